@@ -114,6 +114,8 @@ from pytest_multihost.core.model.operation import nth as nth
 from pytest_multihost.core.model.operation import program_scope as program_scope
 from pytest_multihost.core.model.operation import tensor_size as tensor_size
 from pytest_multihost.core.model.operation import tensor_text as tensor_text
+from pytest_multihost.core.model.origin import Known as Known
+from pytest_multihost.core.model.origin import Origin as Origin
 from pytest_multihost.core.model.printable import printable as printable
 from pytest_multihost.core.model.process import IN_TURNS as IN_TURNS
 from pytest_multihost.core.model.process import NEVER as NEVER

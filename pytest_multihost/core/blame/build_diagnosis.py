@@ -34,17 +34,19 @@ from pytest_multihost.core.model.verdict import (
 )
 from pytest_multihost.core.outcome import Finding
 
-DETECTED_BY: Mapping[Ending, DetectedBy] = {
+_BY_ENDING: Mapping[Ending, DetectedBy] = {
     "proof": "proof",
     "mismatch": "mismatch",
     "stopped": "stopped",
     "overrun": "deadline",
     "startup-overrun": "deadline",
     "waited": "deadline",
-    "dumps": "dumps",
-    "seen": "attach",
 }
-"""How a hang was detected, by ending; any other ending is an event of a rank."""
+
+
+def detected_by(result: WorldResult) -> str | None:
+    """Return how a hang was detected; None if an event of a rank ended the world."""
+    return result.origin.detected_by or _BY_ENDING.get(result.ending)
 
 
 def build_diagnosis(
@@ -107,7 +109,7 @@ def build_diagnosis(
         places=places,
         silent_s=silent_s,
         detected_after_s=silent_s,
-        detected_by=DETECTED_BY.get(result.ending, by_event),
+        detected_by=detected_by(result) or by_event,
         headline=sentence(headline(cause, finding, result), waiting_line(cause, places)),
         evidence=tuple(dict.fromkeys(evidence(cause, states, result, finding))),
         groups=tuple(place_groups(result, context)),

@@ -59,7 +59,7 @@ def _evidence_of_ranks(
             at_s = round(found.facts.parked_s - result.started_s, DIGITS)
             yield Evidence(rank, f"returned from the {subject}", told_by, at_s=at_s)
         # Frames alone show where a rank is, not which operations it entered before.
-        is_counted = cause.operation is not None and result.ending != "seen"
+        is_counted = cause.operation is not None and result.origin.is_counted
         is_counted = is_counted and not cause.sides
         if cause.operation is not None and is_counted and cause.operation.kind == "collective":
             yield _last_in_group(state, cause.operation, result)

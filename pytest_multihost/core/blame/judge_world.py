@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
-from pytest_multihost.core.blame.build_diagnosis import DETECTED_BY, build_diagnosis
+from pytest_multihost.core.blame.build_diagnosis import build_diagnosis, detected_by
 from pytest_multihost.core.blame.causes import (
     UNKNOWN,
     Cause,
@@ -34,7 +33,7 @@ from pytest_multihost.core.blame.shared_failures import with_shared_failures
 from pytest_multihost.core.blame.size_complaint import as_doubtful, with_unfit_payloads
 from pytest_multihost.core.blame.unmatched_transfers import as_wrong_partner
 from pytest_multihost.core.blame.wait_graph import with_clashes
-from pytest_multihost.core.model.operation import GroupKey, Operation
+from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
@@ -43,8 +42,6 @@ from pytest_multihost.core.outcome import Finding, Symptoms, as_aborted
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
 """Kinds that describe one instant: only time or a proof shows that the state is permanent."""
-
-_ALL_RECORDED: Mapping[int, frozenset[tuple[GroupKey, int | None]]] = MappingProxyType({})
 
 _OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
 """Waits that nothing outside the process ends: for a timer, or for another of its threads."""
@@ -87,25 +84,16 @@ def judge_world(
     context: SourceContext,
     *,
     finding: Finding | None = None,
-    unseen: frozenset[int] = frozenset(),
-    silent: frozenset[int] = frozenset(),
-    unrecorded: Mapping[int, frozenset[tuple[GroupKey, int | None]]] = _ALL_RECORDED,
 ) -> Judgement:
     """Judge a world.
 
     Args:
         symptoms: How the backend's failures look when they follow from another rank's.
         finding: What happened; judged from `result` if None.
-        unseen: Ranks about which nothing is known; no rank is judged to wait for them.
-        silent: Ranks about which nothing is known, but which have not moved since: a rank waits for
-            one of them if it waits for no other rank.
-        unrecorded: By rank, what `RankState.unrecorded` says.
     """
     with ranks_named(result.spec.role_names):
         finding = finding if finding is not None else judge_masked(result, symptoms)
-        diagnosis = diagnose(
-            result, finding, context, unseen=unseen, silent=silent, unrecorded=unrecorded
-        )
+        diagnosis = diagnose(result, finding, context)
     if diagnosis is not None and finding.outcome == "hung":
         says_more = diagnosis.kind != "unknown" or bool(diagnosis.waiting)
         finding = replace(finding, reason=diagnosis.summary) if says_more else finding
@@ -116,27 +104,22 @@ def judge_world(
     return Judgement(result, finding, diagnosis, context)
 
 
-def diagnose(
-    result: WorldResult,
-    finding: Finding,
-    context: SourceContext,
-    *,
-    unseen: frozenset[int] = frozenset(),
-    silent: frozenset[int] = frozenset(),
-    unrecorded: Mapping[int, frozenset[tuple[GroupKey, int | None]]] = _ALL_RECORDED,
-) -> Diagnosis | None:
+def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> Diagnosis | None:
     """Return why a world hung or broke; None if there is nothing to diagnose.
 
     A world that failed is diagnosed if other ranks were waiting for the rank that failed.
     """
     if finding.outcome in ("passed", "skipped") or result.ending in ("lost", "interrupted"):
         return None
+    known = result.known
     seen = (
         replace(
-            each, is_silent=each.rank in silent, unrecorded=unrecorded.get(each.rank, frozenset())
+            each,
+            is_silent=each.rank in known.silent,
+            unrecorded=known.unrecorded.get(each.rank, frozenset()),
         )
         for each in with_polled_files(rank_states_of(result, finding), result.dumps, finding)
-        if each.rank not in unseen
+        if each.rank not in known.unseen
     )
     states = {each.rank: each for each in with_clashes(seen)}
     causes = find_causes(states.values())
@@ -154,7 +137,7 @@ def diagnose(
     # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
     # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might
     # have arrived in time; the death ended the world.
-    by_event = finding.outcome != "hung" and result.ending not in DETECTED_BY
+    by_event = finding.outcome != "hung" and detected_by(result) is None
     if by_event:
         # A rank that was only late is not the cause: the event that ended the world comes first.
         causes = tuple(sorted(causes, key=_is_momentary))
@@ -173,7 +156,7 @@ def diagnose(
         causes = tuple(as_other_members(each, result.partings, states) for each in causes)
         causes = _unique(as_wrong_partner(each, states) for each in causes)
     causes = with_unfit_payloads(causes, states, finding)
-    if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
+    if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], known.unseen):
         causes = (UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)
     first = followed(causes[0], parting)
@@ -199,8 +182,8 @@ def _unique(causes: Iterable[Cause]) -> tuple[Cause, ...]:
 
 
 def _of_one_instant(causes: tuple[Cause, ...], result: WorldResult) -> tuple[Cause, ...]:
-    """Return the causes; those that dumps show have no order, so all with culprits are in front."""
-    return with_all_culprits(causes) if result.ending == "dumps" else causes
+    """Return the causes; without an order in time, all with culprits are in front."""
+    return causes if result.origin.is_ordered else with_all_culprits(causes)
 
 
 def _is_momentary(cause: Cause) -> bool:

@@ -43,7 +43,7 @@ def _word(judged: Judgement) -> str:
     if found is None or outcome != "hung":
         return "NOT KNOWN TO HANG"
     # A single look cannot distinguish a slow rank from a hanging one, except by proof.
-    is_sure = found.detected_by != "attach" or judged.result.reason is not None
+    is_sure = judged.result.origin.is_proof or judged.result.reason is not None
     return "HUNG" if is_sure else "HUNG?"
 
 

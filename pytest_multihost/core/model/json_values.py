@@ -26,6 +26,7 @@ Types that a field may have, and what they become:
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
 * `bytes`: skipped; they travel beside the JSON, so the field needs a default
+* dataclasses with `stays_in_memory: ClassVar = True`: skipped, so the field needs a default
 * `Json`, `JsonObject`, `object` and `Any`: any JSON value, taken as it is
 
 Reading is strict about types and missing fields, and reports where something is wrong. It accepts a
@@ -380,7 +381,11 @@ def _fields(cls: type) -> list[tuple[Field[Any], str, object]]:
     """Return the fields of a dataclass that JSON has, each with its key and type."""
     hints = get_type_hints(cls)
     pairs = [(each, hints[each.name]) for each in fields(cls)]
-    return [(each, each.name.removesuffix("_"), hint) for each, hint in pairs if hint is not bytes]
+    return [
+        (each, each.name.removesuffix("_"), hint)
+        for each, hint in pairs
+        if hint is not bytes and not getattr(hint, "stays_in_memory", False)
+    ]
 
 
 def _tag(cls: object) -> str | None:

@@ -24,6 +24,7 @@ from pytest_multihost.core.model.fault import size_problems
 from pytest_multihost.core.model.history import Parting
 from pytest_multihost.core.model.json_values import JsonObject
 from pytest_multihost.core.model.operation import GroupKey, Operation, Operations
+from pytest_multihost.core.model.origin import ALL_KNOWN, ENGINE, Known, Origin
 from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Dump, NativeThread
@@ -213,8 +214,7 @@ Ending = Literal[
     "waited",  # a rank has waited for another one for longer than the user's patience
     "lost",  # the harness itself broke: no server, no ranks
     "interrupted",  # Ctrl-C in the controller
-    "seen",  # it was inspected once, and not ended
-    "dumps",  # it was not watched: its ranks' own dumps were read later
+    "unwatched",  # an extension looked at it, from outside or afterwards, and did not end it
 ]
 
 
@@ -241,6 +241,8 @@ class WorldResult:
         records: What its services have done, by their names.
         native: The last collectives of each rank that C++ code has called, from torch's flight
             recorders, where these have answered.
+        origin: Who has looked at it.
+        known: What is known of its ranks.
     """
 
     spec: WorldSpec
@@ -262,6 +264,8 @@ class WorldResult:
     last_words: Mapping[int, str] = field(default_factory=dict)
     records: Mapping[str, ServiceRecord] = field(default_factory=dict)
     native: tuple[Operations, ...] = ()
+    origin: Origin = ENGINE
+    known: Known = ALL_KNOWN
 
     def with_events(self, events: Iterable[Event]) -> WorldResult:
         """Return the result with more events, sorted by time among the events of their rank."""

@@ -99,8 +99,8 @@ Kind = Literal[
 
 Confidence = Literal["certain", "likely", "unknown"]
 
-DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline", "dumps", "attach"]
-"""What showed that the world hangs."""
+DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline"]
+"""What showed that a world that was watched hangs; an `Origin` may have a word of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Diagnosis:
     where: RankPlace | None
     silent_s: float
     detected_after_s: float
-    detected_by: DetectedBy
+    detected_by: str
     headline: Sentence
     places: tuple[RankPlace, ...] = ()
     evidence: tuple[Evidence, ...]

@@ -7,15 +7,13 @@ from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.setting_values import NO_TIMEOUT_S
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.verdict import DetectedBy, Diagnosis
+from pytest_multihost.core.model.verdict import Diagnosis
 
-_GROUNDS: dict[DetectedBy, str] = {
+_GROUNDS: dict[str, str] = {
     "mismatch": "the ranks are in operations that can never match",
     "stopped": "a rank is stopped",
     "exit": "a rank died",
     "raise": "a rank raised",
-    "dumps": "the ranks' flight recorders show it",
-    "attach": "as far as it can be seen from outside",
 }
 
 
@@ -35,12 +33,9 @@ def ground(judged: Judgement) -> str:
     if diagnosis is None:
         return ""
     seconds, by = diagnosis.detected_after_s, diagnosis.detected_by
+    if result.origin.ground is not None:
+        return result.origin.ground(seconds)
     found = f"found {seconds:.1f} s after the last progress"
-    if by == "attach":
-        return _GROUNDS[by]
-    if by == "dumps":  # the times of copied dumps may be unknown
-        dumped = f", dumped {seconds:.1f} s after the last operation began" if seconds else ""
-        return f"{_GROUNDS[by]}{dumped}"
     if by == "proof":
         sleeps = _sleepers(judged, diagnosis)
         advice = "" if _is_by_horizon(result) else _IF_RIGHT

@@ -26,6 +26,7 @@ from pytest_multihost.core.model.operation import (
     group_by_value,
     payload_text,
 )
+from pytest_multihost.core.model.origin import Known, Origin
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import (
     Activity,
@@ -48,6 +49,16 @@ _KEPT_S = 86400.0
 operation. A copied file may have any time."""
 
 
+def _ground(seconds: float) -> str:
+    # The times of copied dumps may be unknown.
+    dumped = f", dumped {seconds:.1f} s after the last operation began" if seconds else ""
+    return f"the ranks' flight recorders show it{dumped}"
+
+
+_DUMPS = Origin(detected_by="dumps", ground=_ground, is_ordered=False)
+"""Dumps of the ranks' flight recorders: each is of one instant, and the instants differ."""
+
+
 def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgement:
     """Return the judgement of a world from its ranks' dumps.
 
@@ -60,20 +71,17 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     members = (ranks for each in folder.recordings for ranks in each.members.values())
     joined = join(told, ahead_s, ranks=sorted(known.union(*members)))
     progress = progress_of(joined, ahead_s)
-    result = _result(joined, progress, name)
     old = frozenset(rank for rank, each in progress.items() if each.is_old)
     silent = _silent(joined, progress)
     may_be_lost = len(silent) > joined.size // 2  # the folder, it seems, was not copied in full
     finding = _finding(joined, progress)
-    judged = judge_world(
-        result,
-        Symptoms(),
-        context,
-        finding=finding,
+    ranks = Known(
         unseen=old | silent if may_be_lost else old,
         silent=silent,
         unrecorded=_unrecorded(joined, progress),
     )
+    result = replace(_result(joined, progress, name), known=ranks)
+    judged = judge_world(result, Symptoms(), context, finding=finding)
     found = judged.diagnosis
     is_moving = found is not None and found.kind == "unknown" and bool(old)
     if found is None or is_moving or not any(each.waits_in for each in progress.values()):
@@ -167,7 +175,8 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
         started_s=0.0,
         ended_s=end_s,
         history=(),
-        ending="dumps",
+        ending="unwatched",
+        origin=_DUMPS,
         snapshots=(
             WorldSnapshot(
                 at_s=end_s,

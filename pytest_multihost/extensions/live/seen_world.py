@@ -17,6 +17,7 @@ from itertools import groupby
 
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.origin import Known, Origin
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult, WorldSnapshot, utc_text
@@ -28,6 +29,14 @@ from pytest_multihost.core.outcome.finding import suspected_hang
 from pytest_multihost.extensions.live.look import HORIZON_S, Look, look_at
 from pytest_multihost.extensions.live.processes import Job, not_here
 from pytest_multihost.extensions.live.reader import JobReader
+
+_OUTSIDE = Origin(
+    detected_by="attach",
+    ground=lambda _: "as far as it can be seen from outside",
+    is_counted=False,
+    is_proof=False,
+)
+"""A look at a running job: it shows frames, and a slow rank looks like one that hangs."""
 
 _CANNOT_TELL = (
     "seen from outside: the number of an operation is unknown, and so is its group unless that is"
@@ -113,13 +122,9 @@ def _is_of_an_instant(look: Look, found: Diagnosis) -> bool:
 
 def _judged(job: Job, context: SourceContext, look: Look, *, ended: frozenset[int]) -> Judgement:
     absent = frozenset(range(job.size)) - job.pids.keys()
-    return judge_world(
-        _result(job, look),
-        Symptoms(),
-        context,
-        finding=_finding(job, ended),
-        unseen=(look.unclear | absent | _exited(look)) - ended,
-    )
+    known = Known(unseen=(look.unclear | absent | _exited(look)) - ended)
+    result = replace(_result(job, look), known=known)
+    return judge_world(result, Symptoms(), context, finding=_finding(job, ended))
 
 
 def _exited(look: Look) -> frozenset[int]:
@@ -216,7 +221,8 @@ def _result(job: Job, look: Look) -> WorldResult:
         started_s=look.at_s,
         ended_s=look.at_s,
         history=(),
-        ending="seen",
+        ending="unwatched",
+        origin=_OUTSIDE,
         dumps=look.dumps,
         snapshots=(
             WorldSnapshot(at_s=look.at_s, reason="end", ranks=look.ranks, blockers=look.blockers),

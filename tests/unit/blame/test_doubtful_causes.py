@@ -15,6 +15,7 @@ from pytest_multihost.testing import (
     Dump,
     Ending,
     Frame,
+    Known,
     Operations,
     RankSnapshot,
     SourceContext,
@@ -42,9 +43,10 @@ def judged(
             Operations(each.rank, each.operations, dict(each.entered)) for each in ranks
         ),
         dumps=dumps,
+        known=Known(unseen=unseen),
     )
     context = SourceContext("/t", lambda *_: "")
-    return diagnose(result, judge(result, Symptoms()), context, unseen=unseen)
+    return diagnose(result, judge(result, Symptoms()), context)
 
 
 def diagnosed(*seen: RankSnapshot, **more: Any) -> Diagnosis:  # noqa: ANN401
