@@ -4,7 +4,7 @@
 
 * `rank_states`: the state of each rank. `masked_symptoms`: errors that hide a runtime's timeout.
 * `wait_graph`: which rank waits for which.
-* `causes`: the sinks of that graph. `size_complaint`: ranks that gloo ends because of a size.
+* `causes`: the sinks of that graph, each a `cause`. `size_complaint`: ranks that gloo ends because of a size.
 * `shared_failures`: failures of several ranks that have one cause.
 * `other_members`: groups of other members than the others ask for. `unmatched_transfers`: transfers
   with a wrong rank.
@@ -18,10 +18,11 @@ and from stacks (`program_members`); those of ranks with roles for each other by
 `children`: which process of a rank it is. `rpc_functions` are functions that ranks run for others.
 `partition_blame` adds network partitions,
 and `lock_cycles` deadlocks between threads. `running_world`: the blocking ranks of a world that
-still runs.
+still runs. `own_failures`: failures of ranks that the end of a world does not explain.
 """
 
-from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.cause import Cause
+from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.inferred import operation_of
 from pytest_multihost.core.blame.judge_world import Judgement, judge_world
 from pytest_multihost.core.blame.partition_blame import as_cut, severed

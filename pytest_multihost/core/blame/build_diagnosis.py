@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_multihost.core.blame.causes import Cause, first_waits
+from pytest_multihost.core.blame.cause import Cause, first_waits
 from pytest_multihost.core.blame.evidence import DIGITS, evidence
 from pytest_multihost.core.blame.headline import headline, waiting_line
 from pytest_multihost.core.blame.native_call import native_call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from pytest_multihost.core.blame.causes import Cause, first_waits
+from pytest_multihost.core.blame.cause import Cause, first_waits
 from pytest_multihost.core.blame.lock_cycles import held_inside
 from pytest_multihost.core.blame.partition_blame import effect_evidence
 from pytest_multihost.core.blame.rank_states import RankState

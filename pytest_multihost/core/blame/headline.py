@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from pytest_multihost.core.blame.causes import Cause, first_waits
+from pytest_multihost.core.blame.cause import Cause, first_waits
 from pytest_multihost.core.blame.lock_cycles import lock_cycle
 from pytest_multihost.core.blame.shared_failures import SMALLER
 from pytest_multihost.core.blame.wait_graph import Wait

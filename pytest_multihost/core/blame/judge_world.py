@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_multihost.core.blame.build_diagnosis import build_diagnosis, detected_by
+from pytest_multihost.core.blame.cause import UNKNOWN, Cause
 from pytest_multihost.core.blame.causes import (
-    UNKNOWN,
-    Cause,
     as_other_payload,
     as_other_program,
     find_causes,

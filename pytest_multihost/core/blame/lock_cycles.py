@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, LockWait

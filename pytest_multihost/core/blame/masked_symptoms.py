@@ -8,7 +8,8 @@ found to have waited, with certainty, for a culprit.
 
 from __future__ import annotations
 
-from pytest_multihost.core.blame.causes import UNKNOWN, find_causes
+from pytest_multihost.core.blame.cause import UNKNOWN
+from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.result import WorldResult

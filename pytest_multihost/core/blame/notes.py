@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.headline import headline
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.event import ProgramRestarted

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States, Wait
 from pytest_multihost.core.model.event import Effect, Event, FaultChanged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_multihost.core.blame.causes import Cause, first_waits
+from pytest_multihost.core.blame.cause import Cause, first_waits
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States, broken_by
 from pytest_multihost.core.model.result import WorldResult

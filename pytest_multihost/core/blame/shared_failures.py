@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_multihost.core.blame.causes import Cause, Side, odd_ones
+from pytest_multihost.core.blame.cause import Cause, Side
+from pytest_multihost.core.blame.causes import odd_ones
 from pytest_multihost.core.blame.size_complaint import complains_of_size
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation

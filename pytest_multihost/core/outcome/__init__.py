@@ -2,7 +2,7 @@
 
 * `rank_facts`: the facts about a rank, folded from the world's events. `symptoms`: exceptions that
   only follow from another rank's failure.
-* `finding`: what happened. `own_failures`: failures that the end of a world does not explain.
+* `finding`: what happened.
 * `points`: the points that ranks have passed.
 * `agreement`: the values in which ranks differ.
 * `fault_progress`: which faults have happened. `active_faults`: which will still act.

@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
+from pytest_multihost.core.blame.own_failures import has_xfailed, own_failures
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault
@@ -26,7 +27,6 @@ from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.option import Check, Settings
 from pytest_multihost.core.outcome import Finding, Symptoms
-from pytest_multihost.core.outcome.own_failures import has_xfailed, own_failures
 from pytest_multihost.core.pytest_plugin.launchers import (
     LaunchRequirements,
     launch_problems,

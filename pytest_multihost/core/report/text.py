@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.blame.own_failures import later_failures
 from pytest_multihost.core.model.operation import Operation, group_by_value
 from pytest_multihost.core.model.rank_names import in_roles, rank_name, rank_numbers, rank_set
 from pytest_multihost.core.model.replay import replay_command
@@ -22,7 +23,6 @@ from pytest_multihost.core.model.stack import Dump, SourceContext
 from pytest_multihost.core.model.verdict import Divergence, Place, RankError
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
-from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report.child_lines import child_lines
 from pytest_multihost.core.report.ground import ground
 from pytest_multihost.core.report.hints import hints

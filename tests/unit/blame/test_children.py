@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from builders import operation, stands
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.children import as_family, with_child
 from pytest_multihost.testing import Child
 

@@ -9,7 +9,7 @@ import builders
 import pytest
 from builders import operation
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.partition_blame import as_cut, effect_evidence, severed
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait

@@ -11,7 +11,8 @@ import builders
 import pytest
 from builders import operation, stands
 
-from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.cause import Cause
+from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import graph_of, with_clashes
 from pytest_multihost.testing import CALLEE_SCOPE, JAX_SHUTDOWN, KEY_WAITS, Operation, Scope

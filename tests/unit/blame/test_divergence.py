@@ -8,7 +8,8 @@ import pytest
 from builders import collective, stands, world
 
 from pytest_multihost.core.blame import divergence
-from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.cause import Cause
+from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.blame.rank_states import count_alike, with_histories

@@ -8,7 +8,7 @@ from functools import partial
 import builders
 from builders import cause, in_tests, stands
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.evidence import evidence
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait

@@ -12,7 +12,7 @@ import pytest
 from builders import in_tests, lock_wait
 
 from pytest_multihost import faults
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.headline import headline, waiting_line
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.outcome import Symptoms, judge

@@ -10,7 +10,7 @@ import builders
 import pytest
 from builders import in_tests
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.places import culprit_place, place_groups, rank_places
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from builders import collective, operation, stands
 
-from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.cause import Cause
+from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.other_members import as_other_members
 from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.blame.rank_states import RankState, with_histories

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.blame.own_failures import later_failures
 from pytest_multihost.core.model import replay
 from pytest_multihost.core.model.operation import Operation, group_by_value
 from pytest_multihost.core.model.rank_names import rank_set
@@ -36,7 +37,6 @@ from pytest_multihost.core.model.verdict import (
 )
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.outcome.active_faults import frozen_for_good
-from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report import ground as grounds
 from pytest_multihost.core.report.child_lines import child_lines
 from pytest_multihost.core.report.hints import hints
