@@ -4,21 +4,21 @@
 
 * `rank_states`: the state of each rank. `masked_symptoms`: errors that hide a runtime's timeout.
 * `wait_graph`: which rank waits for which.
-* `causes`: the sinks of that graph, each a `cause`. `size_complaint`: ranks that gloo ends because of a size.
+* `causes`: the sinks of that graph, each a `cause` of one of the `kinds`.
+* `refinements`: what makes a cause more precise, in order. `planned_freeze`: faults that freeze.
+  `partition_blame`: cuts of the network. `lock_deadlocks`, by `lock_cycles` of threads.
+  `size_complaint`: ranks that gloo ends because of a size. `children`: which process of a rank.
+  `other_programs`, `payloads`, `other_members`, `unmatched_transfers`: ranks that do not match.
 * `shared_failures`: failures of several ranks that have one cause.
-* `other_members`: groups of other members than the others ask for. `unmatched_transfers`: transfers
-  with a wrong rank.
 * `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
 * `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`;
-  `native_call` names the call that holds the GIL.
+  `wording`: words that headlines have in common. `native_call` names the call that holds the GIL.
 
 Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`)
 and from stacks (`program_members`); those of ranks with roles for each other by `role_waits`.
-`polled_files`: ranks that poll for a file which another rank has made.
-`children`: which process of a rank it is. `rpc_functions` are functions that ranks run for others.
-`partition_blame` adds network partitions,
-and `lock_cycles` deadlocks between threads. `running_world`: the blocking ranks of a world that
-still runs. `own_failures`: failures of ranks that the end of a world does not explain.
+`polled_files`: ranks that poll for a file which another rank has made. `rpc_functions` are
+functions that ranks run for others. `running_world`: the blocking ranks of a world that still runs.
+`own_failures`: failures of ranks that the end of a world does not explain.
 """
 
 from pytest_multihost.core.blame.cause import Cause

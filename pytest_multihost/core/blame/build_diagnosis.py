@@ -8,6 +8,7 @@ from dataclasses import replace
 from pytest_multihost.core.blame.cause import Cause, first_waits
 from pytest_multihost.core.blame.evidence import DIGITS, evidence
 from pytest_multihost.core.blame.headline import headline, waiting_line
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.native_call import native_call
 from pytest_multihost.core.blame.notes import keys_like, notes
 from pytest_multihost.core.blame.places import culprit_place, place_groups, rank_places
@@ -79,7 +80,7 @@ def build_diagnosis(
     if cause.kind == "died" or (cause.sides and finding.outcome == "crashed"):
         by_event = "exit"
     # The phase is the first culprit's, unless it had left the test.
-    has_left = cause.kind in ("finished", "died", "raised")
+    has_left = kind_of(cause.kind).culprit == "gone"
     first_rank, *_ = (*(() if has_left else cause.culprits), *cause.waiting, *cause.culprits, 0)
     waits_for = tuple(
         WaitsFor(

@@ -13,6 +13,9 @@ from pytest_multihost.core.model.verdict import Confidence, Kind
 Side = tuple[Operation, tuple[int, ...]]
 """What some ranks entered at one place of a group, and which ranks."""
 
+SMALLER = "a smaller one"
+"""The name of an operation of which only this is known: less data was expected in it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:

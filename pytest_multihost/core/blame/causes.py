@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import get_args
 
 from pytest_multihost.core.blame.cause import UNKNOWN, Cause
+from pytest_multihost.core.blame.kinds import kind_of, precedence
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions, is_call_of
 from pytest_multihost.core.blame.wait_graph import (
@@ -26,7 +26,6 @@ from pytest_multihost.core.blame.wait_graph import (
     graph_of,
     possible_waits,
 )
-from pytest_multihost.core.model.collectives import payload_of, transferred
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
     BARRIER_KIND,
@@ -35,10 +34,7 @@ from pytest_multihost.core.model.operation import (
     SOCKET_SCOPE,
     K,
     Operation,
-    Payload,
-    comparable,
     group_by_value,
-    payload_text,
 )
 from pytest_multihost.core.model.verdict import Kind
 
@@ -74,13 +70,13 @@ def _with_absent_ranks(causes: tuple[Cause, ...], states: States) -> tuple[Cause
     that is also how the world ends.
     """
     without = _causes_of(find_waits(states, sees_clashes=False), states)
-    absent = [each for each in without if each.kind in _ABSENT and each.waiting]
+    absent = [each for each in without if kind_of(each.kind).is_absence and each.waiting]
     awaited = {rank for each in absent for rank in each.culprits}
     # One that has died is a cause even if nobody waits for it.
     kept = [each for each in causes if each.waiting or awaited.isdisjoint(each.culprits)]
     blamed = {rank for each in kept for rank in each.culprits}
     found = [*kept, *(each for each in absent if blamed.isdisjoint(each.culprits))]
-    return tuple(sorted(found, key=lambda each: each.kind not in _FAILED))
+    return tuple(sorted(found, key=lambda each: kind_of(each.kind).shown_by != "failure"))
 
 
 def _of_servers(
@@ -180,7 +176,7 @@ def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     found = [_cause_of_alike(sinks, graph, states) for sinks in alike.values()]
     told = [replace(cause, waits=graph.waits) for cause in found if cause is not None]
     causes = _without_guesses(_without_explained(_merged(_late_together(told)), states))
-    known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
+    known = [cause for cause in causes if kind_of(cause.kind).shown_by != "nothing"]
     of_unknown = [cause for cause in causes if cause.kind == "unknown" and cause.waiting]
     in_order = (*sorted(known, key=_precedence), *sorted(of_unknown, key=_precedence))
     return in_order or tuple(sorted(causes, key=_precedence))
@@ -199,17 +195,13 @@ def _without_guesses(causes: Sequence[Cause]) -> Sequence[Cause]:
         into = [wait for wait in cause.waits if wait.missing & {*cause.culprits}]
         operations = [wait.operation for wait in into]
         are_open = all(each is not None and each.kind == "wait" for each in operations)
-        return cause.kind == "stuck" or (cause.kind in _IDLE and are_open)
+        return cause.kind == "stuck" or (_only_waits_show(cause.kind) and are_open)
 
     return [each for each in causes if not is_guess(each)]
 
 
-_IDLE = frozenset({"straggler", "livelock", "finished"})
-"""Kinds of causes that only other ranks' waits show."""
-
-_FAILED = frozenset({"raised", "died"})
-_ABSENT = _IDLE | _FAILED | {"stopped", "gil_held"}
-"""Kinds of causes in which a rank did not come to an operation."""
+def _only_waits_show(kind: Kind) -> bool:
+    return kind_of(kind).shown_by == "waits"
 
 
 def _sort_of(sink: frozenset[int], graph: WaitGraph, states: States) -> Hashable:
@@ -242,11 +234,11 @@ def _precedence(cause: Cause) -> tuple[float, int, bool]:
     """Sort the earlier cause first, and causes with a time before causes without one.
 
     A death at 3 s takes precedence over a rank that had only not arrived yet. If causes are equally
-    old, or of unknown age, the kind that `Kind` lists first is the diagnosis. Last comes a rank
+    old, or of unknown age, the kind that `KINDS` lists first is the diagnosis. Last comes a rank
     that waits for something which another rank may provide.
     """
     at_s = cause.at_s if cause.at_s is not None else float("inf")
-    return at_s, get_args(Kind).index(cause.kind), cause.is_owed
+    return at_s, precedence(cause.kind), cause.is_owed
 
 
 def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Cause | None:
@@ -264,13 +256,13 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
         bare = Cause(kind="unknown", confidence="unknown")
         return _of_unknown_members(state, waiters, graph, states) if is_of_unknown else bare
     into = [wait for wait in graph.waits if rank in wait.missing]
-    if kind in _IDLE and into and all(wait.is_mismatch for wait in into):
+    if _only_waits_show(kind) and into and all(wait.is_mismatch for wait in into):
         # It has left the collective, perhaps rightly: a broadcast lets some pass before others.
         return _mismatch(into, waiters, states)
     left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
-    is_event = kind in ("died", "stopped", "gil_held") and not state.is_killed
+    is_event = kind_of(kind).is_certain_alone and not state.is_killed
     is_certain = is_event or any(wait.is_sure for wait in into)
-    is_owed = kind in _IDLE and bool(state.owed)
+    is_owed = _only_waits_show(kind) and bool(state.owed)
     return Cause(
         kind=kind,
         confidence="certain" if is_certain and not is_owed else "likely",
@@ -524,92 +516,6 @@ def odd_ones(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
     return tuple(sorted(rank for members in fewer for rank in members))
 
 
-def as_other_program(cause: Cause) -> Cause:
-    """Return a mismatch if a minority of the ranks runs another jitted program than the others.
-
-    If all members are in one, nothing moves, and a minority is at another line or in a function of
-    another name, they are likely in two programs. Those that only native frames show have no names.
-    """
-    if cause.kind != "transport" or cause.culprits or cause.cut is not None:
-        return cause
-    inside = [
-        (wait.operation.name if wait.operation.is_program else wait.operation.frame, wait.rank)
-        for wait in cause.waits
-        if wait.operation is not None
-        and cause.operation is not None
-        and wait.operation.is_same_as(cause.operation)
-        and (wait.operation.source == "native-frames" or wait.operation.is_program)
-        and (wait.operation.frame is not None or wait.operation.is_program)
-    ]
-    odd = odd_ones(group_by_value(inside)) if inside else ()
-    if not odd or {rank for _, rank in inside} != {*cause.waiting}:
-        return cause
-    waiting = tuple(rank for rank in cause.waiting if rank not in odd)
-    return replace(cause, kind="mismatch", culprits=odd, waiting=waiting)
-
-
-def as_other_payload(cause: Cause, states: States) -> Cause:
-    """Return a mismatch if ranks pass tensors of other sizes or types than the others.
-
-    That is so if all members are in one operation in which these must agree, and nothing moves. Of
-    two ranks either may be right, so both are named.
-    """
-    operation = cause.operation
-    if cause.kind != "transport" or cause.culprits or cause.cut is not None or operation is None:
-        return cause
-    return as_mismatch_of_payloads(cause, operation, states)
-
-
-def as_mismatch_of_payloads(cause: Cause, operation: Operation, states: States) -> Cause:
-    """Return a mismatch of what ranks pass to an operation, or the cause if they agree."""
-    passed = dict(_payloads(operation, cause, states))
-    sorts = group_by_value(zip(comparable(passed.values()), passed, strict=True))
-    if len(sorts) < 2:  # noqa: PLR2004 - they agree
-        return cause
-    odd = tuple(sorted(passed)) if len(passed) == 2 else odd_ones(sorts)  # noqa: PLR2004 - a pair
-    waiting = {*cause.waiting, *passed} - {*odd}
-    sides = sorted(
-        ((payload_text(payload), tuple(sorted(ranks))) for payload, ranks in sorts.items()),
-        key=lambda each: (not {*each[1]} & {*odd}, each[1]),
-    )
-    return replace(
-        cause,
-        kind="mismatch",
-        operation=operation,
-        culprits=odd,
-        waiting=tuple(sorted(waiting)),
-        passed=tuple(sides),
-    )
-
-
-def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tuple[int, Payload]]:
-    """Yield what each rank passes to an operation, as far as it is known."""
-    if operation.kind == "transfer":
-        # A transfer that has failed is no wait.
-        waits = {wait.rank for wait in cause.waits if wait.operation is operation}
-        ranks = waits or {rank for rank in cause.culprits if operation in states[rank].known}
-        sides = [(rank, operation) for rank in ranks]
-        sides += [
-            (operation.peer, each)
-            for rank in ranks
-            if operation.peer is not None and operation.peer in states
-            for each in states[operation.peer].known
-            if each.is_same_as(operation) and each.peer == rank
-            if each.name != operation.name
-        ]
-    else:
-        sides = [
-            (rank, each)
-            for rank, state in states.items()
-            for each in state.known
-            if each.is_same_as(operation)
-        ]
-    # A receive of more than is sent is no mistake, so sizes count only if the runtime complains.
-    sizes = transferred if operation.kind == "transfer" and operation.failed else payload_of
-    passed = ((rank, sizes(each)) for rank, each in sides)
-    yield from ((rank, payload) for rank, payload in passed if payload)
-
-
 def with_all_culprits(causes: Sequence[Cause]) -> tuple[Cause, ...]:
     """Return the causes, with all that have culprits put together in front."""
     blaming = [each for each in causes if each.culprits]
@@ -665,9 +571,13 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
     """Merge the causes of ranks that are late for the same operation, or stuck without one."""
     merged: dict[object, Cause] = {}
     for number, cause in enumerate(causes):
-        is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # never merged
         late_for = cause.operation and (*cause.operation.place, cause.operation.kind)
-        key = (cause.kind, cause.is_silent, cause.is_owed, number if is_event else late_for)
+        key = (
+            cause.kind,
+            cause.is_silent,
+            cause.is_owed,
+            number if kind_of(cause.kind).is_one_event else late_for,
+        )
         other = merged.get(key, cause)
         culprits = {*other.culprits, *cause.culprits}
         times_s = [each.at_s for each in (other, cause) if each.at_s is not None]

@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_multihost.core.blame.cause import Cause
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.operation import Operation
 
-_OF_ALIVE = frozenset({"straggler", "livelock", "stuck"})
-
 
 def with_child(cause: Cause, states: States) -> Cause:
     """Return a cause with the child of its culprit that does not do its part, if it is a child."""
-    if len(cause.culprits) != 1 or cause.kind not in _OF_ALIVE:
+    if len(cause.culprits) != 1 or not kind_of(cause.kind).is_alive:
         return cause
     state = states[cause.culprits[0]]
     lost = state.seen.lost if state.seen.is_endless else cause.lost

@@ -12,25 +12,21 @@ from dataclasses import dataclass, replace
 
 from pytest_multihost.core.blame.build_diagnosis import build_diagnosis, detected_by
 from pytest_multihost.core.blame.cause import UNKNOWN, Cause
-from pytest_multihost.core.blame.causes import (
-    as_other_payload,
-    as_other_program,
-    find_causes,
-    with_all_culprits,
-)
-from pytest_multihost.core.blame.children import as_family, with_child
+from pytest_multihost.core.blame.causes import find_causes, with_all_culprits
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
-from pytest_multihost.core.blame.headline import planned_freeze
-from pytest_multihost.core.blame.lock_cycles import as_lock_across, as_lock_cycle
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
-from pytest_multihost.core.blame.other_members import as_other_members
-from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.polled_files import with_polled_files
 from pytest_multihost.core.blame.rank_states import rank_states_of
+from pytest_multihost.core.blame.refinements import (
+    BY_EARLIER_MISTAKES,
+    BY_STATES,
+    Observed,
+    refined,
+)
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
 from pytest_multihost.core.blame.shared_failures import with_shared_failures
-from pytest_multihost.core.blame.size_complaint import as_doubtful, with_unfit_payloads
-from pytest_multihost.core.blame.unmatched_transfers import as_wrong_partner
+from pytest_multihost.core.blame.size_complaint import with_unfit_payloads
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.rank_names import ranks_named
@@ -38,9 +34,6 @@ from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
 from pytest_multihost.core.outcome import Finding, Symptoms, as_aborted
-
-_MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
-"""Kinds that describe one instant: only time or a proof shows that the state is permanent."""
 
 _OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
 """Waits that nothing outside the process ends: for a timer, or for another of its threads."""
@@ -121,18 +114,8 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
         if each.rank not in known.unseen
     )
     states = {each.rank: each for each in with_clashes(seen)}
-    causes = find_causes(states.values())
-    # "stopped" means that no fault has done it. A rank that a fault freezes never arrives.
-    causes = tuple(
-        replace(each, kind="straggler" if each.waiting else "stuck")
-        if each.kind == "stopped" and planned_freeze(each, result) is not None
-        else each
-        for each in causes
-    )
-    causes = tuple(as_cut(each, states, result) for each in causes)
-    causes = tuple(as_lock_across(as_lock_cycle(each, result), result) for each in causes)
-    causes = tuple(as_doubtful(each, finding) for each in causes)
-    causes = tuple(with_child(as_family(each, states), states) for each in causes)
+    observed = Observed(states, result, finding)
+    causes = refined(find_causes(states.values()), BY_STATES, observed)
     # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
     # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might
     # have arrived in time; the death ended the world.
@@ -151,9 +134,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
         if by_event and _is_momentary(causes[0]) and not any(e.has_given_up for e in finding.ranks):
             return None
     if finding.outcome == "hung":
-        causes = tuple(as_other_payload(as_other_program(each), states) for each in causes)
-        causes = tuple(as_other_members(each, result.partings, states) for each in causes)
-        causes = _unique(as_wrong_partner(each, states) for each in causes)
+        causes = _unique(refined(causes, BY_EARLIER_MISTAKES, observed))
     causes = with_unfit_payloads(causes, states, finding)
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], known.unseen):
         causes = (UNKNOWN, *causes[1:])
@@ -187,7 +168,7 @@ def _of_one_instant(causes: tuple[Cause, ...], result: WorldResult) -> tuple[Cau
 
 def _is_momentary(cause: Cause) -> bool:
     """Return whether a cause says only that a rank had not arrived yet at the end."""
-    return cause.kind in _MOMENTARY and not (cause.kind == "transport" and cause.culprits)
+    return kind_of(cause.kind).is_momentary and not (cause.kind == "transport" and cause.culprits)
 
 
 def _may_lack(cause: Cause, unseen: frozenset[int]) -> bool:

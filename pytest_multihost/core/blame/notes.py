@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.headline import headline
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.event import ProgramRestarted
 from pytest_multihost.core.model.operation import KEY_WAITS, group_by_value
@@ -14,9 +15,6 @@ from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
 from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_faults
-
-_VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
-"""Kinds for which more observations might give a more precise diagnosis."""
 
 _UNPROVEN = ("overrun", "waited")
 """Endings at which time was up, with no proof of a hang."""
@@ -118,7 +116,7 @@ def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Ite
     if ending in _UNPROVEN and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
         limit = "before the deadline" if ending == "overrun" else "to hang"
         yield f"not proven {limit} because {'; '.join(found)}"
-    if cause.kind in _VAGUE:
+    if kind_of(cause.kind).is_vague:
         yield from last.unobserved
     yield from last.notes
 

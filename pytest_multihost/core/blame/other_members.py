@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.blame.cause import Cause
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States, Wait
 from pytest_multihost.core.model.history import Parting
@@ -22,13 +23,10 @@ from pytest_multihost.core.model.operation import (
 )
 from pytest_multihost.core.model.rank_names import rank_numbers
 
-_OF_ABSENT = frozenset({"finished", "straggler", "livelock", "deadlock", "transport"})
-"""Kinds of causes in which ranks wait for ranks that are not there."""
-
 
 def as_other_members(cause: Cause, partings: Sequence[Parting], states: States) -> Cause:
     """Return a mismatch if ranks wait for ranks that have asked for a group of other members."""
-    if cause.kind not in _OF_ABSENT or cause.cut is not None:
+    if not kind_of(cause.kind).is_of_absent_ranks or cause.cut is not None:
         return cause
     for parting in (each for each in partings if each.group[2] == REQUEST_SCOPE):
         asked = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.model.event import Interrupted, RaisedError, ReportMade
 from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome.finding import (
@@ -33,7 +34,7 @@ def own_failures(finding: Finding, end: Diagnosis) -> list[tuple[RankFinding, st
     found = []
     for each in finding.ranks:
         facts, is_culprit = each.facts, each.facts.rank in end.culprits
-        is_end = is_culprit and end.kind in ("raised", "transport")
+        is_end = is_culprit and kind_of(end.kind).includes_errors
         is_failure = each.outcome in ("failed", "error") and facts.failure is not None
         is_early = each.at_s is not None and each.at_s <= began_s - DEATH_SEEN_LATE_S
         error = facts.failure.error if facts.failure is not None else None

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pytest_multihost.core.blame.cause import Cause
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States, Wait
 from pytest_multihost.core.model.event import Effect, Event, FaultChanged
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import Evidence
-
-_EXPLAINED_BY_CUT = frozenset({"transport", "deadlock", "unknown", "stuck"})
-"""Kinds of hangs for which no rank is to blame if a cut explains them."""
 
 Pair = tuple[int, int]
 """A sending host and a receiving host."""
@@ -64,14 +62,13 @@ def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
     may have been lost, such as a store key that was set beyond the cut, or if the late ranks are
     connecting and cannot arrive.
     """
+    kind = kind_of(cause.kind)
     late = [states[rank] for rank in cause.culprits]
     for _, _, effect in _in_force_at_end(result):
         across = [wait for wait in cause.concerned_waits if _spans(wait, effect.cuts, result.spec)]
         is_answer = all(each.operation and each.operation.kind == "wait" for each in across)
-        is_under_way = cause.kind in ("straggler", "livelock", "finished") and (
-            is_answer or all(map(_connects, late))
-        )
-        if across and (cause.kind in _EXPLAINED_BY_CUT or is_under_way):
+        is_under_way = kind.shown_by == "waits" and (is_answer or all(map(_connects, late)))
+        if across and (kind.is_explained_by_cut or is_under_way):
             is_sure = cause.kind == "transport" and not cause.culprits
             connecting = {each.rank for each in late if _connects(each)}
             waiting = {*cause.waiting, *(wait.rank for wait in across), *connecting}

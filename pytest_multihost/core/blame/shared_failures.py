@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_multihost.core.blame.cause import Cause, Side
+from pytest_multihost.core.blame.cause import SMALLER, Cause, Side
 from pytest_multihost.core.blame.causes import odd_ones
 from pytest_multihost.core.blame.size_complaint import complains_of_size
 from pytest_multihost.core.blame.wait_graph import States
@@ -21,9 +21,6 @@ from pytest_multihost.core.outcome import Finding
 
 _COMPARE = frozenset({"sync_global_devices", "assert_equal"})
 """Collectives that raise if a name or another value differs between the ranks."""
-
-SMALLER = "a smaller one"
-"""The name of an operation of which only this is known: less data was expected in it."""
 
 _DIFFERENCE = "AssertionError"
 

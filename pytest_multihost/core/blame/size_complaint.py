@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.blame.cause import Cause
-from pytest_multihost.core.blame.causes import as_mismatch_of_payloads
+from pytest_multihost.core.blame.payloads import as_mismatch_of_payloads
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set

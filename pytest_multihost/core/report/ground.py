@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.setting_values import NO_TIMEOUT_S
@@ -17,7 +18,6 @@ _GROUNDS: dict[str, str] = {
 }
 
 
-_MAY_BE_SLOW = ("straggler", "livelock", "stuck", "unknown")
 _IF_RIGHT = "; set a longer timeout if it may sleep that long"
 _LONGER = " (set a longer timeout if that can be right)"
 
@@ -50,7 +50,7 @@ def ground(judged: Judgement) -> str:
             why = f"{diagnosis.summary}; {why}"
     if by == "deadline" and diagnosis.kind == "livelock":  # its own steps count as progress
         return f"{why}{_LONGER}"
-    may_be_slow = by == "deadline" and diagnosis.kind in _MAY_BE_SLOW
+    may_be_slow = by == "deadline" and kind_of(diagnosis.kind).may_be_slow
     return f"{why}{_LONGER if may_be_slow else ''}; {found}"
 
 

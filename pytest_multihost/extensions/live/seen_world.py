@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.origin import Known, Origin
 from pytest_multihost.core.model.process import KernelSnapshot
@@ -144,7 +145,7 @@ def _is_waited_for(look: Look, found: Diagnosis) -> bool:
     )
     is_proven = look.is_proven and not look.may_be_ended and not is_timed
     is_stuck = found.kind == "stuck" and is_proven
-    is_own = found.kind in ("stopped", "gil_held") or is_stuck
+    is_own = kind_of(found.kind).culprit == "held" or is_stuck
     return is_own or any(each.operations or each.lock_holders for each in look.ranks)
 
 

@@ -8,7 +8,8 @@ import pytest
 from builders import collective, operation, stands
 
 from pytest_multihost.core.blame.cause import UNKNOWN, Cause
-from pytest_multihost.core.blame.causes import as_other_payload, find_causes
+from pytest_multihost.core.blame.causes import find_causes
+from pytest_multihost.core.blame.payloads import as_other_payload
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait, broken_by, find_waits, possible_waits
 from pytest_multihost.testing import HARNESS_SCOPE, SOCKET_SCOPE, Operation, RankSnapshot, Scope

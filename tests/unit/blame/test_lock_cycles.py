@@ -9,7 +9,8 @@ import pytest
 from builders import lock_wait
 
 from pytest_multihost.core.blame.cause import Cause
-from pytest_multihost.core.blame.lock_cycles import as_lock_across, as_lock_cycle, lock_cycle
+from pytest_multihost.core.blame.lock_cycles import lock_cycle
+from pytest_multihost.core.blame.lock_deadlocks import as_lock_across, as_lock_cycle
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.testing import Dump, Frame, LockWait, WorldResult
 

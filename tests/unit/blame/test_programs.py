@@ -9,7 +9,7 @@ import pytest
 
 from pytest_multihost import faults
 from pytest_multihost.core.blame.cause import Cause
-from pytest_multihost.core.blame.causes import as_other_program
+from pytest_multihost.core.blame.other_programs import as_other_program
 from pytest_multihost.core.blame.program_members import with_members, with_unread_wait
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.testing import Frame, NativeThread, Operation, RankSnapshot, program_scope

@@ -10,6 +10,8 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.blame.kinds import kind_of
+from pytest_multihost.core.blame.kinds.hang_kind import HangKind
 from pytest_multihost.core.blame.own_failures import later_failures
 from pytest_multihost.core.model import replay
 from pytest_multihost.core.model.operation import Operation, group_by_value
@@ -189,6 +191,11 @@ def raised_at(group: RankGroup, page: PageModel) -> Place | None:
     if error is None or not error.file or not error.line:
         return None
     return page.place(Frame(error.file, error.line, error.function or ""))
+
+
+def kind(diagnosis: Diagnosis) -> HangKind:
+    """Return the kind of hang that a diagnosis names."""
+    return kind_of(diagnosis.kind)
 
 
 def is_planned(page: PageModel, diagnosis: Diagnosis) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.extensions.sweep.judge.disturbed_world import (
     FAILED,
     DisturbedWorld,
@@ -105,7 +106,8 @@ def _someone_waits(world: DisturbedWorld, unfinished: Sequence[int]) -> bool:
         # Ranks that sleep again and again after a failure only probably wait for that rank.
         # A rank that stays in one operation, such as a wait for a key of the store, does wait.
         in_operations = {each.rank for each in diagnosis.waits_for if each.operation}
-        is_guess = diagnosis.confidence == "likely" and diagnosis.kind in ("died", "raised")
+        has_failed = kind_of(diagnosis.kind).shown_by == "failure"
+        is_guess = diagnosis.confidence == "likely" and has_failed
         are_stuck = in_operations.issuperset(unfinished) and all(
             map(partial(_is_stuck, world), unfinished)
         )
