@@ -223,8 +223,8 @@ def pytest_multihost_plan(  # type: ignore[empty-body]
     """Take part in planning a test that will run as a world; return every problem.
 
     An extension reads its own markers here, and keeps their values in ``item.stash``. All problems
-    of all tests are reported together, before any test runs; each is a phrase that continues
-    ``@pytest.mark.multihost``, such as "(my_marker) has no key 'x'".
+    of all tests are reported together, before any test runs; each continues
+    ``@pytest.mark.multihost``, or names another marker: "@pytest.mark.my_marker has no key 'x'".
 
     Args:
         settings: The run's settings with the test's marker applied.

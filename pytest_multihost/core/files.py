@@ -230,10 +230,10 @@ def link(path: Path, target: str) -> None:
     """Make a symbolic link in one step; only another link is replaced.
 
     Raises:
-        FileExistsError: `path` exists and is no link.
+        FileExistsError: `path` exists and is not a link.
     """
     if path.exists() and not path.is_symlink():
-        raise FileExistsError(errno.EEXIST, "it is no link, so it is left as it is", str(path))
+        raise FileExistsError(errno.EEXIST, "it is not a link, so it is left as it is", str(path))
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     new.symlink_to(target)
     new.replace(path)

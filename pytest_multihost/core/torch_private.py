@@ -141,7 +141,7 @@ def agree_in(store: TorchObject, key: str, value: str) -> str:
     """
     of = type(_underlying(store))
     if of.__name__ not in _STORES or of.__module__ != _BINDINGS:
-        message = f"{type(store)} is no store of torch"
+        message = f"{type(store)} is not a store of torch"
         raise TypeError(message)
     found: bytes = store.compare_set(key, "", value)
     return found.decode()

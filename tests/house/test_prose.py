@@ -82,6 +82,8 @@ def test_a_message_is_found() -> None:
         "This is simply a barrier.",
         "A stack shows a futex.",
         "Its last words are in the log.",
+        "The file is no folder.",
+        "These are no options.",
     ],
 )
 def test_a_habit_is_found(sentence: str) -> None:
@@ -91,7 +93,15 @@ def test_a_habit_is_found(sentence: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["What is a rank? A process.", "Run `futex`.", "```\nvery\n```", "| what | simply |", "## Who"],
+    [
+        "There is no folder.",
+        "It is no longer so.",
+        "What is a rank? A process.",
+        "Run `futex`.",
+        "```\nvery\n```",
+        "| what | simply |",
+        "## Who",
+    ],
 )
 def test_questions_code_tables_and_headings_are_free(text: str) -> None:
     """They are not sentences of the guide."""

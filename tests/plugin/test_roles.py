@@ -116,7 +116,7 @@ def test_sizes_can_be_given_on_the_command_line(worlds) -> None:
     [
         ("roles={'others': 2}", "names of letters"),
         ("3, roles={'a': 2}", "has ranks and roles"),
-        ("roles={'a': 2}, faults=[faults.delay(rank='b', seconds=1)]", "is no role"),
+        ("roles={'a': 2}, faults=[faults.delay(rank='b', seconds=1)]", "there is no role 'b'"),
         ("roles={'a': Role(2, backend='mpi')}", "mpi"),
         ("roles={'a': Role(2, backend='simulated')}", "needs the whole world"),
     ],

@@ -138,7 +138,7 @@ def test_markers_merge_from_outermost_to_innermost(worlds) -> None:
 
 
 BAD_MARKS = {
-    "ranks=0": "ranks must be a whole number from 1 to 10000, or a list of them, not 0",
+    "ranks=0": "ranks must be a whole number from 1 to 10000, or a list of different ones, not 0",
     "ranks=-1": "ranks must be a whole number",
     "ranks='four'": "ranks must be a whole number",
     "ranks=True": "ranks must be a whole number",

@@ -95,7 +95,10 @@ def test_restarts_are_left_to_the_shell(tmp_path: Path) -> None:
         (["--virtual-local-rank"], "leave it out: a script finds its device by LOCAL_RANK"),
         (["--numa-binding", "node"], "run under numactl"),
         (["--nproc-per-node", "many"], "must be a number, gpu, cpu or auto, not 'many'"),
-        (["-n1", "--no-python", "-m"], "--no-python and -m: a command is no module"),
+        (
+            ["-n1", "--no-python", "-m"],
+            "--no-python and -m: the program is either a command or a module",
+        ),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
@@ -128,7 +131,7 @@ def test_a_python_command_is_run_in_the_ranks(tmp_path: Path, command: list[str]
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["sh", "train.sh"], "sh is no Python program"),
+        (["sh", "train.sh"], "sh is not a Python program"),
         (["no-such-program"], "there is no command no-such-program"),
         (["python", "-c", "1"], "python -c names no script"),
         (["python"], "python names no script"),

@@ -1,4 +1,4 @@
-"""Lightning: a checkpoint that rank 0 has no right to write is no error, and no checkpoint.
+"""Lightning: a checkpoint that rank 0 may not write raises no error and leaves no checkpoint.
 
 Fault: real. After the first checkpoint the folder belongs to another user, or is not writable.
 """

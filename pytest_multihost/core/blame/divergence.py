@@ -233,4 +233,4 @@ def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpe
     returned = f"returned from the {spec.subject}"
     did = f"went on to {entered.describe(spec.size)}{at}" if entered else returned
     times = f"{side.count} time{'s' * (side.count != 1)}"
-    return f"{did}, having entered {others[0].name} {times}" if side.count and others else did
+    return f"{did}, having entered that {others[0].name} {times}" if side.count and others else did

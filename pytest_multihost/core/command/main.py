@@ -384,11 +384,13 @@ def _program(options: argparse.Namespace) -> Program:
         SettingError: It is not a Python program, or is said to be a module and a command.
     """
     if not options.script and not any("=" in each for each in options.role):
-        raise SettingError("there is no script", remedy="multihost run --ranks N train.py")
+        remedy = "Name one: multihost run --ranks N train.py"
+        raise SettingError("a script is missing", remedy=remedy)
     if not options.no_python:
         return Program(options.script, options.args, is_module=options.module)
     if options.module:
-        raise SettingError("--no-python and -m: a command is no module", remedy="Leave out one.")
+        happened = "--no-python and -m: the program is either a command or a module"
+        raise SettingError(happened, remedy="Leave out one.")
     return python_program([options.script, *options.args])
 
 

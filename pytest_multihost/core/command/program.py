@@ -49,7 +49,7 @@ def python_program(command: Sequence[str]) -> Program:
         shebang = _SHEBANG.match(file.read(_HEAD_BYTES))
     if shebang is None:
         raise SettingError(
-            f"--no-python: {name} is no Python program, and multihost run can only watch those",
+            f"--no-python: {name} is not a Python program, and multihost run watches only those",
             remedy=_GIVE_PYTHON,
         )
     python = os.fsdecode(shebang["python"])

@@ -362,14 +362,14 @@ def implausible(result: WorldResult) -> Iterator[str]:
         if [each.rank for each in snapshot.ranks] != list(range(spec.size)):
             yield f"snapshots: {index}: it does not have each rank once, in order"
     yield from _implausible_faults(result)
-    yield from (f"{where}: {value} is no time" for where, value in _endless_numbers(result, ""))
+    yield from (f"{where}: {value} is not a time" for where, value in _endless_numbers(result, ""))
 
 
 def _implausible_faults(result: WorldResult) -> Iterator[str]:
     spec = result.spec
     for each in spec.faults:
         if isinstance(each.ranks, str) or each.problems() or size_problems(each, spec.size):
-            yield f"spec: faults: {shown(each)} is none for {spec.size} ranks"
+            yield f"spec: faults: {shown(each)} does not fit {spec.size} ranks"
     bodies = [each.body for each in result.history]
     effects = [each.effect for each in bodies if isinstance(each, FaultChanged) and each.effect]
     hosts = {index for each in effects for pair in each.cuts for index in pair}

@@ -303,7 +303,7 @@ def ranks_of(text: str, roles: tuple[RoleSpec, ...]) -> tuple[int, ...]:
     named = {each.name: each for each in roles}
     if found is None or found["role"] not in named:
         known = known_names(named, text) if named else "the test has no roles"
-        raise ValueError(f"{shown(text)} is no role; there are: {known}")
+        raise ValueError(f"there is no role {shown(text)}; there are: {known}")
     ranks = named[found["role"]].ranks
     if found["number"] is None:
         return tuple(ranks)

@@ -14,6 +14,7 @@ from pytest_multihost.core.model.fault import Fault, Point
 
 T = TypeVar("T", Fault, Point)
 _MAX_TEXT = 200
+_REMEDY = 'Write it as slow_io(rank=0, seconds=2, at=at.call("json:loads")).'
 _NO_LITERALS = {
     text: name for name in ("nan", "inf", "-inf") for text in (name, f"float('{name}')")
 }
@@ -31,15 +32,15 @@ def parse_fault(text: str) -> Fault:
         return _call(tree, faults, Fault)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         happened = f"{shown(text)} is not a Python expression"
-        remedy = "Write it as slow_io(rank=0, seconds=2)."
-        raise SettingError(happened, seen=f"{error}.", remedy=remedy) from error
+        raise SettingError(happened, seen=f"{error}.", remedy=_REMEDY) from error
 
 
 def _call(tree: ast.expr, module: ModuleType, kind: type[T]) -> T:
     """Call the constructor in `module` that `tree` calls."""
     prefix = module.__name__.rpartition(".")[2]
     if not isinstance(tree, ast.Call):
-        raise SettingError(f"{_text(tree)} is no call of a function of {prefix}")
+        happened = f"{_text(tree)} is not a call of a function of pytest_multihost.{prefix}"
+        raise SettingError(happened, remedy=_REMEDY)
     name = _text(tree.func).removeprefix(f"{prefix}.")
     if name not in module.__all__:
         known = known_names(module.__all__, name)

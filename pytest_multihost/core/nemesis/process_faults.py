@@ -104,7 +104,7 @@ def _raise(strike: Strike) -> NoReturn:
     except (ImportError, AttributeError) as error:
         raise SettingError(f"there is no exception {name!r}", seen=str(error)) from error
     if not (isinstance(found, type) and issubclass(found, BaseException)):
-        raise SettingError(f"{name!r} is no class of exceptions", seen=repr(found))
+        raise SettingError(f"{name!r} is not an exception", seen=repr(found))
     raise found(message)
 
 

@@ -27,19 +27,19 @@ def as_tuple(value: object) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def each_once(value: object) -> tuple[Any, ...]:
-    """Return the distinct values of a list, or one value, in order."""
-    return tuple(dict.fromkeys(as_tuple(value)))
-
-
 def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
     """Return a check that reports what was expected if a value is invalid."""
     return lambda value: None if is_valid(value) else f"must be {expected}, not {shown(value)}"
 
 
 def one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Return a check for one valid value, or a non-empty list of valid values."""
-    return lambda value: bool(as_tuple(value)) and all(map(is_valid, as_tuple(value)))
+    """Return a check for one valid value, or a non-empty list of different valid values."""
+
+    def check(value: object) -> bool:
+        values = as_tuple(value)
+        return bool(values) and all(map(is_valid, values)) and len({*values}) == len(values)
+
+    return check
 
 
 def is_seconds(value: object) -> bool:

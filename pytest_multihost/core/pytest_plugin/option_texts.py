@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from pytest_multihost.core.model.errors import SettingError, shown
@@ -41,7 +41,7 @@ def parse_ranks(text: str) -> tuple[int, ...] | Mapping[str, int]:
     """Read "4", "1,2,4", or the sizes of roles: "trainer=4,engine=2".
 
     Raises:
-        SettingError: A part is not a whole number from 1 to `MAX_RANKS`.
+        SettingError: A part is not a whole number from 1 to `MAX_RANKS`, or comes twice.
     """
     parts = [part.strip() for part in text.split(",")]
     if all("=" in part for part in parts):
@@ -50,7 +50,8 @@ def parse_ranks(text: str) -> tuple[int, ...] | Mapping[str, int]:
             return {name: int(size) for name, size in given}
     if not all(map(_is_size, parts)):
         raise SettingError(f"sizes must be whole numbers from 1 to {MAX_RANKS}, not {shown(text)}")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    _refuse_equal(sizes := tuple(map(int, parts)), text)
+    return sizes
 
 
 def _is_size(text: str) -> bool:
@@ -77,12 +78,18 @@ def parse_names(text: str) -> tuple[str, ...]:
     """Read "gloo" or "gloo,jax".
 
     Raises:
-        SettingError: A part is empty.
+        SettingError: A part is empty, or comes twice.
     """
-    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
         raise SettingError(f"a name is missing in {shown(text)}")
+    _refuse_equal(parts, text)
     return parts
+
+
+def _refuse_equal(values: Sequence[object], text: str) -> None:
+    if len({*values}) < len(values):
+        raise SettingError(f"{shown(text)} has a value twice")
 
 
 def parse_seconds(text: str) -> float:

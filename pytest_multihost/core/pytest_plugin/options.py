@@ -20,7 +20,7 @@ from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, MAX_RANKS, Early
 from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.marker_values import (
-    each_once,
+    as_tuple,
     is_count,
     is_name,
     is_seconds,
@@ -52,8 +52,11 @@ RANKS: Option[tuple[int, ...] | Mapping[str, int] | None] = Option(
     default=None,
     flags=("--ranks",),
     key=MarkerKey(
-        must_be(one_or_more(is_count), f"a whole number from 1 to {MAX_RANKS}, or a list of them"),
-        each_once,
+        must_be(
+            one_or_more(is_count),
+            f"a whole number from 1 to {MAX_RANKS}, or a list of different ones",
+        ),
+        as_tuple,
     ),
     is_replayed=True,
 )
@@ -65,7 +68,7 @@ BACKENDS: Option[tuple[str, ...]] = Option(
     help="Backend of each multihost test whose marker names none",
     parse=parse_names,
     default=(DEFAULT_BACKEND,),
-    key=MarkerKey(must_be(one_or_more(is_name), "a name, or a list of names"), each_once),
+    key=MarkerKey(must_be(one_or_more(is_name), "a name, or a list of different names"), as_tuple),
     is_replayed=True,
 )
 """Names of backends; several parametrize a test."""

@@ -146,7 +146,7 @@ def plan_items(
     problems = [*known]
     for item in items:
         plan, found = _plan_item(item, settings, offered, fault_options, find)
-        problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in found]
+        problems += [f"{item.nodeid}: {_of_marker(each)}" for each in found]
         if plan is not None:
             plans[item.nodeid] = plan
     problems += _unknown_roles(settings, plans.values())
@@ -183,6 +183,11 @@ def _check_backends(settings: Settings, offered: Sequence[Backend]) -> None:
             raise usage_error(f"{source}: unknown backend {shown(name)}\nThere are: {known}")
 
 
+def _of_marker(problem: str) -> str:
+    """Return a problem with the name of its marker, which other markers than ours bring along."""
+    return problem if problem.startswith("@") else f"@pytest.mark.multihost {problem}"
+
+
 def _plan_item(
     item: pytest.Item,
     settings: Settings,
@@ -203,7 +208,7 @@ def _plan_item(
         )
     roles = place_roles(marked.roles, name)
     expected, found = read_expectation(item, size, roles)
-    problems += [f"(multihost_expect) {each}" for each in found]
+    problems += [f"@pytest.mark.multihost_expect {each}" for each in found]
     try:
         backend = find(name, offered)
         of_roles = tuple(find(each.backend, offered) for each in roles)

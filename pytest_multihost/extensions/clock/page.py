@@ -173,7 +173,7 @@ class ClockPage:
         """
         with path.open("r+b") as file:
             if os.fstat(file.fileno()).st_size != _SIZE or file.read(8) != _MAGIC:
-                raise ValueError(f"{path} is no page of a clock")
+                raise ValueError(f"{path} is not a page of a clock")
             shared = mmap.mmap(file.fileno(), _SIZE)
         return cls(shared, _Header.from_buffer(shared), ctypes.CDLL(None, use_errno=True))
 

@@ -47,10 +47,8 @@ def run_joined(script: JoinedScript) -> int:
     try:
         rendezvous = Rendezvous.read(os.environ, script.folder)
     except SettingError as error:
-        happened = (
-            "--ranks is not given, and no launcher has started this process as one of several"
-        )
-        raise SettingError(happened, seen=str(error)) from error
+        happened = "--ranks is missing: multihost run --ranks N train.py"
+        raise SettingError(happened, seen=f"Without it, {error}") from error
     rendezvous.forget_variables()
     membership = rendezvous.membership
     spec = script.plan(membership.size)

@@ -118,7 +118,9 @@ def words_of(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise SettingError(f"--pytest: {shown(text)} are no arguments", seen=str(error)) from error
+        raise SettingError(
+            f"--pytest: {shown(text)}: the arguments cannot be read", seen=str(error)
+        ) from error
 
 
 def jobset(*, name: str, nodes: int, image: str, gpus: int, pytest_args: list[str]) -> str:

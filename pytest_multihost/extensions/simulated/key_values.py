@@ -66,7 +66,7 @@ class KeyValues:
     def _add(self, key: Key, amount: int) -> int:
         value = self._values.get(key, b"0")
         if not value.removeprefix(b"-").isdigit():
-            raise ValueError(f"{shown(value)} is no number, so nothing can be added to it")
+            raise ValueError(f"{shown(value)} is not a number, so nothing can be added to it")
         found = int(value) + amount
         self._values[key] = str(found).encode()
         return found

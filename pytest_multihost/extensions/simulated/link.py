@@ -272,7 +272,7 @@ class Link:
     def _connect(self) -> socket.socket:
         if os.getpid() != self.pid:
             raise ExchangeLostError(
-                "a child process of a simulated rank is no member of its groups"
+                "a child process of a simulated rank is not a member of its groups"
             )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

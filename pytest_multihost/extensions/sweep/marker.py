@@ -133,7 +133,7 @@ def _are_loaders(value: object) -> bool:
 _FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
 
 _SWEEP_CHECKS: Mapping[str, Check] = {
-    "families": must_be(_are_families, f"some of {', '.join(FAMILIES)}"),
+    "families": must_be(_are_families, f"a list of families ({', '.join(FAMILIES)})"),
     "decisions": _FUNCTIONS,
     "values": _FUNCTIONS,
     "batches": must_be(_are_loaders, "a list of data loaders, each as 'module:name'"),
@@ -146,7 +146,7 @@ def plan_sweep_of(item: pytest.Item, settings: Settings) -> list[str]:
     request, problems = read_sweep_request(item, settings)
     if request is not None and not item.config.getoption("multihost_replay"):
         item.stash[REQUEST] = request
-    return [f"(multihost_sweep) {each}" for each in problems]
+    return [f"@pytest.mark.multihost_sweep {each}" for each in problems]
 
 
 def check_markers(session: pytest.Session) -> None:

@@ -612,5 +612,5 @@ def test_without_a_page_the_clock_is_the_machines() -> None:
 def test_a_file_that_is_no_page_is_refused(tmp_path: Path) -> None:
     """It may be of another version."""
     (tmp_path / "clock").write_bytes(b"something else")
-    with pytest.raises(ValueError, match="no page of a clock"):
+    with pytest.raises(ValueError, match="not a page of a clock"):
         ClockPage.open(tmp_path / "clock")

@@ -164,10 +164,10 @@ def test_other_files_are_no_pages(tmp_path: Path) -> None:
     """Neither shorter ones, nor of another version."""
     path = tmp_path / "clock"
     path.write_bytes(b"something else")
-    with pytest.raises(ValueError, match="no page of a clock"):
+    with pytest.raises(ValueError, match="not a page of a clock"):
         ClockPage.open(path)
     path.write_bytes(bytes(_HEADER_SIZE + MAX_SLOTS * _SLOT.size))
-    with pytest.raises(ValueError, match="no page of a clock"):
+    with pytest.raises(ValueError, match="not a page of a clock"):
         ClockPage.open(path)
     with pytest.raises(FileExistsError):
         ClockPage.create(path)

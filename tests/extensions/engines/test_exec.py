@@ -154,7 +154,7 @@ def test_the_first_failure_ends_the_run_and_only_failures_run_again(tmp_path: Pa
             for args, words in (
                 (("exec:env",), "the command is the same for all 2 nodes"),
                 (("exec:",), "a command is missing"),
-                (("ssh:a,,b",), "is no list of hosts"),
+                (("ssh:a,,b",), "is not a list of hosts"),
                 ((HERE, "--multihost-python=/nowhere/python"), "No such file or directory"),
             )
         ),

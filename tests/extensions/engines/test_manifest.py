@@ -334,5 +334,5 @@ def test_a_name_that_yaml_reads_as_a_truth_stays_a_name(name: str) -> None:
 
 def test_a_missing_quotation_mark_is_a_mistake_of_the_caller() -> None:
     """It is told in one sentence."""
-    with pytest.raises(SettingError, match="are no arguments"):
+    with pytest.raises(SettingError, match="arguments cannot be read"):
         words_of("-k 'x")

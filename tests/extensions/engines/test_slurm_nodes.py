@@ -75,7 +75,7 @@ def test_an_allocation_is_used_from_inside(slurm: dict[str, str], tmp_path: Path
     [
         ("-p nowhere", "invalid partition specified"),
         ("--no-such-option", "salloc has ended without an allocation"),
-        ("nonsense", "are no options"),
+        ("nonsense", "does not begin with an option"),
     ],
 )
 def test_what_slurm_refuses_ends_the_run(

@@ -30,7 +30,7 @@ def test_nothing_can_be_added_to_a_value_that_is_no_number() -> None:
     keys.answer("set", ["a", b"-4"])
     assert keys.answer("add", ["a", 1]) == -3
     keys.answer("set", ["a", b"abc"])
-    with pytest.raises(ValueError, match="b'abc' is no number"):
+    with pytest.raises(ValueError, match="b'abc' is not a number"):
         keys.answer("add", ["a", 1])
     assert keys.answer("get", ["a"]) == b"abc"
 

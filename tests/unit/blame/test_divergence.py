@@ -245,7 +245,7 @@ def test_a_rank_that_finished_has_left_a_loop() -> None:
     told = described(parting, states, WORLD, SourceContext("/t", lambda *_: ""))
     assert told.summary == (
         "after 56 operations in common (world group),"
-        " rank 2 returned from the test, having entered all_reduce 56 times,"
+        " rank 2 returned from the test, having entered that all_reduce 56 times,"
         " where ranks 0,1 entered all_reduce from step(), trainer.py:61, for the 57th time"
     )
 
@@ -324,7 +324,7 @@ def test_ranks_that_wait_in_two_groups_for_each_other_have_parted() -> None:
     one, two = (each.text for each in told.sides)
     assert one == "entered all_reduce from step(), trainer.py:61, for the 57th time"
     assert two.startswith("went on to barrier #3 (2nd group 0,1) from g(), trainer.py:9")
-    assert two.endswith("having entered all_reduce 56 times")
+    assert two.endswith("having entered that all_reduce 56 times")
 
 
 def test_culprits_of_a_mismatch_follow_from_where_ranks_parted() -> None:

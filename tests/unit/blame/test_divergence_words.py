@@ -112,10 +112,10 @@ def test_a_side_that_entered_nothing_went_on_or_returned() -> None:
     assert one == "entered all_reduce from save(), train.py:7, for the 5th time"
     assert two == (
         "went on to barrier #2 (2nd group 0,2) from step(), step.py:9,"
-        " having entered all_reduce 4 times"
+        " having entered that all_reduce 4 times"
     )
     assert texts(there, Side((2,), None, count=1))[1] == (
-        "returned from the test, having entered all_reduce 1 time"
+        "returned from the test, having entered that all_reduce 1 time"
     )
     assert texts(there, Side((2,), None))[1] == "returned from the test"
     assert texts(Side((0,), operation(), count=1), Side((2,), None))[0] == "entered all_reduce"

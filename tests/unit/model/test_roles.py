@@ -113,11 +113,11 @@ def test_a_role_or_a_rank_of_it_can_be_named(text: str, ranks: tuple[int, ...]) 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("motor", "is no role; there are: trainer, engine, driver"),
+        ("motor", "there is no role 'motor'; there are: trainer, engine, driver"),
         ("engine:3", "role engine has the ranks 0 to 2"),
         ("driver:1", "role driver has only rank 0"),
-        ("engine:-1", "is no role"),
-        ("", "is no role"),
+        ("engine:-1", "there is no role"),
+        ("", "there is no role"),
     ],
 )
 def test_another_name_is_refused(text: str, why: str) -> None:

@@ -237,7 +237,7 @@ def test_words_become_ranks_by_size_and_seed() -> None:
         ("delay(0, 1)", "It takes: rank, seconds, at"),
         ("raise_at(rank=0, error=OSEror)", "neither a number"),
         ("SLOW_IO(rank=0)", "Did you mean slow_io?"),
-        ("3", "is no call"),
+        ("3", "3 is not a call"),
     ],
 )
 def test_a_text_that_is_no_fault_is_refused(text: str, words: str) -> None:

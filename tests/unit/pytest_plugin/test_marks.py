@@ -120,9 +120,9 @@ def test_none_takes_an_outer_value_back() -> None:
     assert want(multihost(ranks=None), multihost(ranks=4)).ranks == (2,)
 
 
-def test_lists_are_kept_in_order_and_once() -> None:
-    """Each value is an id of its own, so none may come twice."""
-    found = want(multihost(ranks=[4, 2, 4], backend=("jax", "gloo", "jax")))
+def test_lists_are_kept_in_order() -> None:
+    """Each value is an id of its own, in the order in which the tests run."""
+    found = want(multihost(ranks=[4, 2], backend=("jax", "gloo")))
     assert (found.ranks, found.backends) == ((4, 2), ("jax", "gloo"))
 
 
@@ -135,8 +135,14 @@ def test_the_documented_defaults_can_be_written_out(empty: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("given", "key"),
     [
-        *(({"ranks": ranks}, "ranks") for ranks in (0, -1, 1.5, "2", True, [], [2, 0], (2, "4"))),
-        *(({"backend": name}, "backend") for name in ("", 3, [], ["gloo", ""], [None])),
+        *(
+            ({"ranks": ranks}, "ranks")
+            for ranks in (0, -1, 1.5, "2", True, [], [2, 0], (2, "4"), [1, 1, 2])
+        ),
+        *(
+            ({"backend": name}, "backend")
+            for name in ("", 3, [], ["gloo", ""], [None], ["gloo", "gloo"])
+        ),
         *(
             ({key: seconds}, key)
             for key in ("timeout", "startup_timeout")

@@ -221,7 +221,7 @@ class IoPage:
         """
         with path.open("r+b") as file:
             if os.fstat(file.fileno()).st_size != _SIZE or file.read(8) != _MAGIC:
-                raise ValueError(f"{path} is no page of I/O rules")
+                raise ValueError(f"{path} is not a page of I/O rules")
             shared = mmap.mmap(file.fileno(), _SIZE)
         return cls(shared, _Page.from_buffer(shared))
 

@@ -203,7 +203,7 @@ class Peer:
             pong, _ = self.request(Ping(), Pong, within_s=PING_S)()
             back_s = time.monotonic()
             if not abs(pong.now_s) < _MAX_CLOCK_S:
-                raise self.garbled(f"{pong.now_s} is no time on a machine's clock")
+                raise self.garbled(f"{pong.now_s} is not a time on a machine's clock")
             found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - pong.now_s))
         self.uncertainty_s, self.offset_s = min(found)
 

@@ -48,7 +48,7 @@ def _split(text: str) -> Sequence[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise SettingError(f"exec: {shown(text)} is no command", seen=str(error)) from error
+        raise SettingError(f"exec: {shown(text)} is not a command", seen=str(error)) from error
     if not words:
         raise SettingError(
             "exec: a command is missing", remedy="exec:kubectl exec -i worlds-{i} --"
@@ -65,7 +65,7 @@ def begin_ssh(text: str, request: StartRequest) -> CommandFleet:
     """
     hosts = [each.strip() for each in text.split(",")]
     if not all(hosts) or any(each.startswith("-") for each in hosts):
-        raise SettingError(f"ssh: {shown(text)} is no list of hosts", remedy="ssh:n1,n2")
+        raise SettingError(f"ssh: {shown(text)} is not a list of hosts", remedy="ssh:n1,n2")
     if request.count is not None and request.count > len(hosts):
         raise SettingError(f"ssh: {request.count} nodes are wanted, and {len(hosts)} hosts given")
     commands = [(host, [*_SSH, host, shlex.join(request.command)]) for host in hosts]

@@ -218,10 +218,13 @@ def split_options(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise SettingError(f"slurm: {shown(text)} are no options", seen=str(error)) from error
+        raise SettingError(
+            f"slurm: {shown(text)}: the options cannot be read", seen=str(error)
+        ) from error
     if words and not words[0].startswith("-"):
         raise SettingError(
-            f"slurm: {shown(text)} are no options", remedy='slurm:"-p gpu --time=10" has options'
+            f"slurm: {shown(text)} does not begin with an option",
+            remedy='Write options of salloc: slurm:"-p gpu --time=10"',
         )
     return words
 
