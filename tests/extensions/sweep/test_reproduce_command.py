@@ -6,13 +6,12 @@ import re
 import subprocess
 import sys
 
+import pytest
 from runtimes import needs
 
-
-@needs("torch")
-def test_a_script_of_torchrun_shows_the_weakness_without_the_plugin(run_worlds) -> None:
-    """It is run before it is written; the issue quotes what it has printed."""
-    worlds = run_worlds(
+pytestmark = [
+    needs("torch"),
+    pytest.mark.program(
         """
         import pytest
         import torch.distributed as dist
@@ -24,20 +23,17 @@ def test_a_script_of_torchrun_shows_the_weakness_without_the_plugin(run_worlds) 
             dist.barrier()
         """,
         "--multihost-sweep=fails",
-    )
-    result = worlds.directory("test_it") / "sweep.json"
+    ),
+]
+
+
+def reproduce(worlds, *options: str) -> list[str]:
+    """Reproduce the weakness that the sweep of `worlds` found; return what the command prints."""
     named = re.search(r"--multihost-replay (\S+)", worlds.stdout)
-    assert result.exists()
     assert named is not None
+    command = [sys.executable, "-m", "pytest_multihost.core.command.main", "reproduce", named[1]]
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest_multihost.core.command.main",
-            "reproduce",
-            named[1],
-            "--yes",
-        ],
+        [*command, "--yes", *options],
         cwd=worlds.path,
         capture_output=True,
         text=True,
@@ -45,7 +41,22 @@ def test_a_script_of_torchrun_shows_the_weakness_without_the_plugin(run_worlds) 
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.splitlines() == ["reproduce_test_it.py", "issue.md"]
+    return run.stdout.splitlines()
+
+
+def test_a_script_of_torchrun_shows_the_weakness_without_the_plugin(worlds) -> None:
+    """It is run before it is written; the issue quotes what it has printed."""
+    assert reproduce(worlds) == ["reproduce_test_it.py", "issue.md"]
     script = (worlds.path / "reproduce_test_it.py").read_text()
     assert "OSError(errno.ENOSPC" in script
     assert "OSError: [Errno 28]" in (worlds.path / "issue.md").read_text()
+
+
+def test_a_folder_for_the_files_need_not_exist(worlds) -> None:
+    """It is made with those above it, and keeps only the two files."""
+    written = ["new/folder/reproduce_test_it.py", "new/folder/issue.md"]
+    assert reproduce(worlds, "--into", "new/folder") == written
+    assert {each.name for each in (worlds.path / "new/folder").iterdir()} == {
+        "reproduce_test_it.py",
+        "issue.md",
+    }
