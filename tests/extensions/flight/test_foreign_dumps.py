@@ -137,6 +137,17 @@ def test_plain_values_are_read_as_pickle_reads_them(protocol: int) -> None:
     assert unpickled(pickle.dumps({**value, "c": shared}, protocol)) == {**value, "c": shared}
 
 
+def test_a_pickle_of_more_values_than_a_dump_has_is_refused() -> None:
+    """The largest buffers that jobs use, of 20,000 operations with stacks, are read."""
+    stack = [{"name": f"f{line}", "filename": "a.py", "line": line} for line in range(30)]
+    entry = {**{f"field {n}": n for n in range(27)}, "sizes": [[1, 2], [3, 4]], "frames": stack}
+    entries = [{**entry, "number": n, "at_ns": 10**18 + n} for n in range(20_000)]
+    found: Any = unpickled(pickle.dumps(entries, 2))
+    assert len(found) == 20_000
+    with pytest.raises(JsonError, match="it has more than 1500000 values"):
+        unpickled(b"\x80\x02](" + b"K\x01" * 1_600_000 + b"e.")
+
+
 def test_one_late_rank_of_many_is_named(tmp_path: Path) -> None:
     """The rank that is late is named among many."""
     job_dumps(tmp_path, 256, 4)
