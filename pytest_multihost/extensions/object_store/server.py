@@ -35,6 +35,9 @@ _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, 
 _OF_BROWSERS = frozenset({"HTTP_ORIGIN", "HTTP_SEC_FETCH_SITE"})
 """Headers that a browser adds to the request of a page."""
 
+_RULES_HEADER = "HTTP_X_MULTIHOST_RULES"
+"""What a request for the rules has, and no request for an object."""
+
 _WHOLE_PATHS = frozenset({"RAW_URI", "REQUEST_URI"})
 """Where werkzeug keeps the path as it was sent."""
 
@@ -132,7 +135,7 @@ class FaultProxy:
         path = environ["PATH_INFO"] = f"/{rest}"
         for name in _WHOLE_PATHS & environ.keys():
             environ[name] = environ[name].replace(f"/{self.key}", "", 1) or "/"
-        if path == CONTROL:
+        if path == CONTROL and _RULES_HEADER in environ:  # a name with `..` may lead to the path
             return self._control(method, environ)(environ, start)
         applied = [active for active in self.rules if active.applies(method, path)]
         for active in applied:

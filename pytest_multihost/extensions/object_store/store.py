@@ -168,6 +168,7 @@ class ObjectStore:
         request = urllib.request.Request(  # noqa: S310 - our own endpoint
             f"{self.endpoint}{path}",
             method=method,
+            headers={"X-Multihost-Rules": "1"},
             data=None if body is None else json.dumps(body).encode(),
         )
         with _OPENER.open(request, timeout=_ANSWER_S) as answer:

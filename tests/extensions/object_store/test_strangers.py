@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 
@@ -73,6 +74,24 @@ def test_it_has_no_other_service(endpoint: str, service: str) -> None:
     target = {"X_Amz_Target": "AWSLambda.ListFunctions"}
     assert ask(f"{endpoint}/2015-03-31/functions", "GET", **sent, **target) in range(400, 500)
     assert ask(f"{endpoint}/moto-api/reset", "POST", b"", **sent) >= 400
+    assert ask(f"{endpoint}/ckpt/a") == 200
+
+
+@pytest.mark.parametrize("name", ["../../_multihost", "../_multihost", "..", "../../../x", "a/../b"])
+def test_the_name_of_an_object_leads_to_no_rule_and_around_no_key(endpoint: str, name: str) -> None:
+    """Clients shorten `..` in a URL before they send it, as tensorstore does."""
+    store = ObjectStore(endpoint, "ckpt")
+    store.fail(503, key="/ckpt/c")
+    url = f"{endpoint}/ckpt/{name}"
+    short = urllib.parse.urljoin(url, urllib.parse.urlparse(url).path)
+    for sent in (url, short):
+        status = ask(sent, "PUT", b"other")
+        assert status in (200, 403, 404)
+        assert status == 403 or sent.startswith(endpoint)
+        ask(sent, "DELETE")
+    assert len(store.fired()) == 1
+    assert ask(f"{endpoint}/ckpt/c") == 503
+    store.heal()
     assert ask(f"{endpoint}/ckpt/a") == 200
 
 
