@@ -23,6 +23,9 @@ def why_untrusted(path: Path) -> str:
     them. Folders in which everybody may make files, but replace only their own (as /tmp), count as
     those that nobody else may write. So does a group that is the user's alone.
 
+    In a user namespace root's folders belong to the number of all users without one there. So
+    folders of the owner of "/" count as root's, but not the file itself, nor the folder it is in.
+
     Args:
         path: It exists.
 
@@ -32,7 +35,8 @@ def why_untrusted(path: Path) -> str:
     real = path.resolve(strict=True)
     for each in (real, *real.parents):
         found = each.lstat()
-        if found.st_uid not in _owners():
+        owners = {os.geteuid(), 0} if each in (real, real.parent) else _owners()
+        if found.st_uid not in owners:
             return f"{each} belongs to the user with the id {found.st_uid}"
         may_write = found.st_mode & stat.S_IWOTH or (
             found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
@@ -72,15 +76,19 @@ def listeners(port: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def require_own_listener(port: int) -> None:
-    """Check that no other user listens at a port that was reserved for this world.
+def require_own_listener(port: int) -> bool:
+    """Check that no other user listens at a port of this machine that was reserved for this world.
 
     What listens there tells ranks whom to connect to, and what to unpickle.
+
+    Returns:
+        Whether this user listens there: then nobody else can begin to.
 
     Raises:
         LaunchError: Another user does.
     """
-    strangers = listeners(port) - {os.geteuid(), os.getuid()}
+    found = listeners(port)
+    strangers = found - {os.geteuid(), os.getuid()}
     if strangers:
         raise LaunchError(
             f"another user's process listens at port {port}, which is reserved for this world",
@@ -88,6 +96,7 @@ def require_own_listener(port: int) -> None:
             remedy="Run it again: it gets another port. On a machine with users whom you do not"
             " trust, run it in a container.",
         )
+    return bool(found)
 
 
 def _owners() -> frozenset[int]:

@@ -72,12 +72,8 @@ def _start(spec: RankSpec) -> None:
     address = f"{host}:{port}"
     # A client that comes before the primary's service listens would back off for 1 s. The wait has
     # no timeout of its own; the world's startup timeout applies.
-    while not spec.is_primary:
-        with socket.socket() as probe:
-            if probe.connect_ex((host, port)) == 0:
-                break
+    while not (spec.is_primary or _is_reached(host, port)) or not _is_own(spec, port):
         time.sleep(_POLL_S)
-    require_own_listener(port)
     if not spec.world.shares_files:
         advertise_to_gloo(spec.host.address)
     jax.distributed.initialize(
@@ -89,6 +85,21 @@ def _start(spec: RankSpec) -> None:
         **({} if timeout_s is None else dict.fromkeys(_TIMEOUTS, timeout_s)),
     )
     jax.devices()
+
+
+def _is_reached(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def _is_own(spec: RankSpec, port: int) -> bool:
+    """Return whether no other user's process is, or can come, at the primary's port.
+
+    On another machine the port of that number is another one. A stranger may stop to listen while
+    he is looked for, so on this machine the primary's process must listen.
+    """
+    is_here = spec.host.address == spec.world.host_of(0).address
+    return not is_here or require_own_listener(port) or spec.is_primary
 
 
 def _preload() -> None:

@@ -53,10 +53,15 @@ def _new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not s
         return distributed.FileStore(str(Path(spec.scratch, "gloo-store")), spec.world.size)
     address, port = spec.world.host_of(0).address, spec.ports[1]
     # libuv would use io_uring, whose waits cannot be seen from outside: no hang could be proven.
-    require_own_listener(port)
-    return distributed.TCPStore(
+    is_here = spec.host.address == address  # elsewhere, the port of that number is another one
+    if is_here:
+        require_own_listener(port)
+    store = distributed.TCPStore(
         address, port, spec.world.size, is_master=spec.is_primary, use_libuv=False
     )
+    if is_here:  # another user may have listened meanwhile, and stopped to while he was looked for
+        require_own_listener(port)
+    return store
 
 
 def _import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type checker

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend, torch_groups
-from pytest_multihost.core.backends.jax import devices_of_env, runtime_timeout_s, xla_flags
+from pytest_multihost.core.backends.jax import _is_own, devices_of_env, runtime_timeout_s, xla_flags
 from pytest_multihost.core.backends.torch_groups import group_timeout_s
 from pytest_multihost.testing import (
     BackendFacts,
+    Host,
+    RankSpec,
     ServicePart,
     SettingError,
     WorldSpec,
@@ -27,6 +30,24 @@ def backend(name: str, *, package: str | None = None, offered_by: str = "somebod
     return Backend(
         name=name, start=lambda _: None, package=package, extra="all", offered_by=offered_by
     )
+
+
+def test_a_rank_trusts_a_port_of_its_own_machine_only_if_its_own_user_listens_there() -> None:
+    """A stranger may hide while he is looked for. Elsewhere the port of that number is another."""
+    here, there = (
+        Host(i, f"node{i}", f"10.0.0.{i}", "eth0", range(i * 2, i * 2 + 2)) for i in (0, 1)
+    )
+    world = replace(make_spec(4), hosts=(here, there))
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        trusts = [
+            _is_own(RankSpec(world=world, rank=r, directory="", scratch="", ports=(1, port)), port)
+            for r in range(4)
+        ]
+        assert trusts == [True, False, True, True]  # the primary is about to listen
+        held.listen()
+        assert _is_own(RankSpec(world=world, rank=1, directory="", scratch="", ports=(1, 2)), port)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 1700.0, 100_000.0])

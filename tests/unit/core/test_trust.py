@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core import preload
+from pytest_multihost.core import preload, trust
 from pytest_multihost.core.preload import _why_untrusted
 from pytest_multihost.core.trust import listeners, require_own_listener, why_untrusted
 from pytest_multihost.testing import LaunchError
@@ -52,6 +52,20 @@ def test_one_of_them_is_another_users(kept: Path, level: int) -> None:
     chosen = (kept, *kept.parents)[level]
     os.chown(chosen, OTHER, OTHER)
     assert why_untrusted(kept) == f"{chosen} belongs to the user with the id {OTHER}"
+
+
+@as_root
+def test_an_owner_without_a_number_here_makes_no_file_that_is_trusted(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a user namespace root's folders have the number that all other users have."""
+    monkeypatch.setattr(trust, "_owners", lambda: frozenset((0, OTHER)))
+    os.chown(kept.parent.parent, OTHER, OTHER)
+    assert why_untrusted(kept) == ""
+    for each in (kept, kept.parent):
+        os.chown(each, OTHER, OTHER)
+        assert why_untrusted(kept) == f"{each} belongs to the user with the id {OTHER}"
+        os.chown(each, 0, 0)
 
 
 @as_root
@@ -105,10 +119,10 @@ def test_own_listeners_and_ports_without_one_are_no_strangers() -> None:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         assert listeners(port) == frozenset()
-        require_own_listener(port)
+        assert not require_own_listener(port)
         held.listen()
         assert listeners(port) == {os.geteuid()}
-        require_own_listener(port)
+        assert require_own_listener(port)
 
 
 LISTEN = """
