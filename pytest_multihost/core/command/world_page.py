@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.printable import printable
@@ -18,20 +19,42 @@ def has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str:
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What shows a page.
+
+    Attributes:
+        columns: Its width; None if it has none, as a file.
+    """
+
+    columns: int | None = None
+    has_colours: bool = False
+
+
+def this_screen() -> Screen:
+    """Return what standard output is."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return Screen(columns, has_colours())
+
+
+def page_of(
+    judged: Judgement, files: str, *, shows_native: bool = False, screen: Screen | None = None
+) -> str:
     """Return the page for the terminal, in colour and in its width if that is one.
 
     Args:
         files: The source of the judgement: a directory, or the title of a job.
         shows_native: Whether native frames are shown, if they were read.
+        screen: What shows the page; None: standard output.
     """
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    screen = screen or this_screen()
     lines = [f"{_word(judged)}  {printable(judged.finding.reason)}"]
     for title, text in _tracebacks(judged):
         lines += [f"--- {printable(title)}", printable(text, keeps_lines=True)]
-    for part in page_sections(judged, files=files, columns=columns, shows_native=shows_native):
+    parts = page_sections(judged, files=files, columns=screen.columns, shows_native=shows_native)
+    for part in parts:
         title = printable(part.title)
-        lines += [f"--- {title}", part.painted if has_colours() else part.text]
+        lines += [f"--- {title}", part.painted if screen.has_colours else part.text]
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 What a job has in memory, and the files that it has mapped, are made by its user. So a child of root
 takes that user's rights before it reads them, and its answer is text. A program that misleads the
-reader gets no more than it has.
+reader gets no more than it has: nor root's terminal, in which it could type, nor root's time.
 
 Where only an ancestor may read a process (kernel.yama.ptrace_scope), the child keeps the one
 capability to do that, CAP_SYS_PTRACE, for itself and for the readers that it starts.
@@ -10,12 +10,16 @@ capability to do that, CAP_SYS_PTRACE, for itself and for the readers that it st
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import pwd
+import select
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -25,6 +29,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.model.json_values import Json, from_json, parse_foreign, to_json
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.slots import py_spy_command
 from pytest_multihost.core.watch.kernel.proc_files import read_status
 
@@ -32,6 +37,11 @@ _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _KEEP_CAPABILITIES, _NO_NEW_PRIVILEGES, _AMBIENT, _RAISE = 8, 38, 47, 2
 _SYS_PTRACE, _VERSION_3 = 19, 0x20080522
 _MAX_ANSWER = 64 << 20
+_MAX_LINE = 1 << 16
+_LOOK_S, _END_S = 0.02, 5.0
+
+LIMIT_S = 300.0
+"""How long a look may take. The job's user may stop the reader, or make it wait for memory."""
 
 T = TypeVar("T")
 
@@ -95,15 +105,10 @@ def user_of(pids: Collection[int]) -> User | None:
 def why_not(user: User) -> str:
     """Return why a user may not run this program, which root has where he cannot read it."""
     needed = [sys.executable, os.__file__, __file__, *py_spy_command()[:1]]
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            become(user)
-            code = 0 if all(os.access(each, os.R_OK) for each in needed) else 1
-        finally:
-            os._exit(code)
-    return "" if os.waitpid(child, 0)[1] == 0 else f"may not read {Path(sys.executable).resolve()}"
+    with contextlib.suppress(MultihostError):
+        if as_user(user, lambda: all(os.access(each, os.R_OK) for each in needed), bool):
+            return ""
+    return f"may not read {Path(sys.executable).resolve()}"
 
 
 def become(user: User) -> None:
@@ -134,26 +139,33 @@ def become(user: User) -> None:
         raise OSError("the rights of root could not be given up")
 
 
-def as_user(user: User, read: Callable[[], T], kind: type[T]) -> T:
+def as_user(user: User, read: Callable[[], T], kind: type[T], *, limit_s: float = LIMIT_S) -> T:
     """Call a function in a child with a user's rights, and return its result.
+
+    What the child writes to standard error is printed.
 
     Args:
         kind: The type of the result, which travels as JSON.
+        limit_s: How long it may take.
 
     Raises:
-        MultihostError: The child could not; its answer cannot be read.
+        MultihostError: The child could not, or was stopped; its answer cannot be read.
     """
     with tempfile.TemporaryFile() as answer:
         sys.stdout.flush()
         sys.stderr.flush()
+        said, saying = os.pipe()
         child = os.fork()
         if not child:
-            _read(user, read, answer)
+            _read(user, read, answer, saying)
+        os.close(saying)
         try:
-            os.waitpid(child, 0)
-        except KeyboardInterrupt:  # the child has the signal as well
-            os.waitpid(child, 0)
+            _await(child, said, limit_s)
+        except BaseException:
+            _end(child)
             raise
+        finally:
+            os.close(said)
         answer.seek(0)
         data = answer.read(_MAX_ANSWER)
     try:
@@ -167,9 +179,60 @@ def as_user(user: User, read: Callable[[], T], kind: type[T]) -> T:
     raise MultihostError(happened, seen=seen, remedy=remedy)
 
 
-def _read(user: User, read: Callable[[], Any], answer: BinaryIO) -> NoReturn:
+def _await(child: int, said: int, limit_s: float) -> None:
+    """Print what a child says until it ends.
+
+    Raises:
+        MultihostError: Another process has stopped it, or it takes too long.
+    """
+    until_s = time.monotonic() + limit_s
+    text = b""
+    while True:
+        changed, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+        text = _print_lines(said, text)
+        if changed and not os.WIFSTOPPED(status):
+            return
+        if changed or time.monotonic() > until_s:
+            why = "was stopped by another process" if changed else f"took over {limit_s:g} s"
+            raise MultihostError("the job could not be read", seen=f"Its reader {why}.")
+
+
+def _print_lines(said: int, text: bytes) -> bytes:
+    """Print the lines that a child has written, waiting a moment for one; return the last part.
+
+    Args:
+        text: What it has written of a line before.
+    """
+    is_there = select.select([said], [], [], _LOOK_S)[0]
+    part = os.read(said, _MAX_LINE) if is_there else b""
+    if is_there and not part:  # it has closed the pipe
+        time.sleep(_LOOK_S)
+    *lines, text = (text + part).split(b"\n")
+    for line in lines:
+        sys.stderr.write(f"{printable(line.decode(errors='replace'))}\n")
+    return text[:_MAX_LINE]
+
+
+def _end(child: int) -> None:
+    """End a child, if it runs or is stopped: first as Ctrl-C does, so that its own children end."""
+    for number in (signal.SIGCONT, signal.SIGINT):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+    until_s = time.monotonic() + _END_S
+    with contextlib.suppress(ChildProcessError):
+        while not os.waitpid(child, os.WNOHANG)[0]:
+            if time.monotonic() > until_s:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(_LOOK_S)
+
+
+def _read(user: User, read: Callable[[], Any], answer: BinaryIO, saying: int) -> NoReturn:
     found = _Answer(error=("the job could not be read",))
     try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor, instead in enumerate((nothing, nothing, saying)):
+            os.dup2(instead, descriptor)
         become(user)
         found = _Answer(to_json(read()))
     except MultihostError as error:

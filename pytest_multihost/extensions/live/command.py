@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -24,7 +26,7 @@ import pluggy
 
 from pytest_multihost.core import files
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.command.world_page import page_of
+from pytest_multihost.core.command.world_page import Screen, page_of, this_screen
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.printable import printable
@@ -33,7 +35,14 @@ from pytest_multihost.core.model.source import files_below
 from pytest_multihost.core.model.stack import SourceContext, context_of
 from pytest_multihost.core.model.verdict import Verdict
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
-from pytest_multihost.extensions.live.as_user import Texts, User, as_user, user_of, why_not
+from pytest_multihost.extensions.live.as_user import (
+    LIMIT_S,
+    Texts,
+    User,
+    as_user,
+    user_of,
+    why_not,
+)
 from pytest_multihost.extensions.live.machine import Worlds, choose
 from pytest_multihost.extensions.live.processes import (
     Job,
@@ -51,6 +60,7 @@ if TYPE_CHECKING:
     from pytest_multihost.extensions.live.joined import Machine
 
 _MAX_COMMAND = 100
+_COLOUR = re.compile(r"(\x1b\[[\d;]{0,16}m)", re.ASCII)
 _RANK = "PYTEST_MULTIHOST_RANK"
 
 
@@ -128,9 +138,11 @@ def _show(
     Args:
         user: Whose rights the process that reads them takes; None: none but its own.
     """
-    look = partial(_look, job, reader, context, options)
+    # A reader of other rights does not get this process's terminal.
+    look = partial(_look, job, reader, context, options, this_screen())
+    limit_s = math.inf if options.follow else LIMIT_S
     try:
-        found = look() if user is None else as_user(user, look, Texts)
+        found = look() if user is None else as_user(user, look, Texts, limit_s=limit_s)
     except KeyboardInterrupt:
         return 1
     if not found.page:
@@ -141,7 +153,11 @@ def _show(
 
 
 def _look(
-    job: Job, reader: JobReader, context: SourceContext, options: argparse.Namespace
+    job: Job,
+    reader: JobReader,
+    context: SourceContext,
+    options: argparse.Namespace,
+    screen: Screen,
 ) -> Texts:
     """Read and judge a job; return what is to be shown of it."""
     judge = partial(judge_job, job, reader, context, reads_native=options.native)
@@ -155,7 +171,7 @@ def _look(
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
     return Texts(
-        page=page_of(judged, job.title, shows_native=options.native),
+        page=page_of(judged, job.title, shows_native=options.native, screen=screen),
         verdict=f"{json.dumps(verdict.record(), indent=2)}\n",
         html=_html(judged, verdict) if options.html is not None else "",
         is_hung=judged.diagnosis is not None and judged.finding.outcome == "hung",
@@ -169,11 +185,16 @@ def _say(line: str) -> None:
 def _write(found: Texts, options: argparse.Namespace) -> None:
     """Print the page or the verdict, and write the files that the user asked for."""
     text = found.verdict if options.json == "-" else f"{found.page}\n"
-    sys.stdout.write("\n".join(map(printable, text.split("\n"))))
+    sys.stdout.write("\n".join(map(_printable, text.split("\n"))))
     if options.json not in {None, "-"}:
         files.write_named(Path(options.json), found.verdict)
     if options.html is not None:
         files.write_named(options.html, found.html)
+
+
+def _printable(line: str) -> str:
+    """Return a line that may be printed, in its colours."""
+    return "".join(e if _COLOUR.fullmatch(e) else printable(e) for e in _COLOUR.split(line))
 
 
 def _html(judged: Judgement, verdict: Verdict) -> str:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -11,6 +16,7 @@ import pytest
 
 from pytest_multihost.extensions.live import as_user as module
 from pytest_multihost.extensions.live.as_user import Texts, User, as_user, become, user_of, why_not
+from pytest_multihost.extensions.live.command import _printable
 from pytest_multihost.extensions.live.reader import Stacks
 from pytest_multihost.extensions.live.user_reader import UserReader
 from pytest_multihost.testing import KernelSnapshot, MultihostError
@@ -80,6 +86,51 @@ def test_a_reader_that_the_job_has_misled_brings_texts_at_most() -> None:
         as_user(ALICE, lambda: os._exit(0), Texts)  # type: ignore[arg-type, return-value]
     with pytest.raises(MultihostError, match="could not be read"):
         as_user(ALICE, lambda: 7, Texts)  # type: ignore[arg-type, return-value]
+
+
+def test_a_reader_that_its_user_stops_or_delays_is_given_up() -> None:
+    """Its user may stop it, or make it wait for memory that never comes."""
+
+    def stopped() -> Texts:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return Texts()
+
+    def late() -> Texts:
+        time.sleep(600)
+        return Texts()
+
+    with pytest.raises(MultihostError, match="stopped by another process"):
+        as_user(ALICE, stopped, Texts)
+    with pytest.raises(MultihostError, match=r"took over 0\.2 s"):
+        as_user(ALICE, late, Texts, limit_s=0.2)
+
+
+def test_the_reader_does_not_have_roots_terminal() -> None:
+    """Who has it could type commands into it; what it says arrives without escape sequences."""
+
+    def look() -> Texts:
+        os.write(2, b"says \x1b]0;title\x07\n")
+        return Texts(page=f"{[os.isatty(each) for each in range(3)]} {os.getsid(0) == os.getpid()}")
+
+    child, terminal = pty.fork()
+    if not child:
+        try:
+            sys.stderr = sys.__stderr__  # not what captures it
+            os.write(1, f"{as_user(ALICE, look, Texts).page}\n".encode())
+        finally:
+            os._exit(0)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(terminal, 1 << 12):
+            shown += part
+    os.waitpid(child, 0)
+    assert "[False, False, False] True" in shown.decode()
+    assert "says \u241b]0;title\u2407" in shown.decode()
+
+
+def test_the_colours_of_a_page_are_shown_and_nothing_else() -> None:
+    """A terminal does what other sequences say."""
+    assert _printable("\x1b[1;31mHUNG\x1b[0m  \x1b[2J") == "\x1b[1;31mHUNG\x1b[0m  \u241b[2J"
 
 
 def test_ranks_that_are_judged_with_those_of_other_machines_are_read_by_their_user() -> None:

@@ -77,7 +77,9 @@ def test_it_has_no_other_service(endpoint: str, service: str) -> None:
     assert ask(f"{endpoint}/ckpt/a") == 200
 
 
-@pytest.mark.parametrize("name", ["../../_multihost", "../_multihost", "..", "../../../x", "a/../b"])
+@pytest.mark.parametrize(
+    "name", ["../../_multihost", "../_multihost", "..", "../../../x", "a/../b"]
+)
 def test_the_name_of_an_object_leads_to_no_rule_and_around_no_key(endpoint: str, name: str) -> None:
     """Clients shorten `..` in a URL before they send it, as tensorstore does."""
     store = ObjectStore(endpoint, "ckpt")
