@@ -43,6 +43,9 @@ OF_PROGRAMS = frozenset({*_XLA.values(), "connect"})
 _FULL_MESH = "(createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
 _BOOTSTRAP = re.compile(rf".*(GlooKeyValueStore::\w+|{_FULL_MESH})")
 _CONNECTING = "its first use: connecting"
+SERVICE = "xla::CoordinationServiceAgent::"
+"""How the names begin of functions that call jax's coordination service."""
+
 _SERVICE = ".*CoordinationServiceAgent::"
 _OF_SERVICE = [(each.service, each.name) for each in COLLECTIVES if each.service]
 
@@ -62,6 +65,7 @@ _RULES = (
 )
 """Rules for functions of collectives and of waits for an operation; the first match applies."""
 
+_PEER = re.compile(r"gloo::transport::.*::wait(Recv|Send)")
 _PRIVATE_STORE = "c10d::HashStore::"
 
 
@@ -95,6 +99,15 @@ def operation_of(
                 source="native-frames",
             )
     return None
+
+
+def waits_for_peer(symbols: Sequence[str]) -> bool:
+    """Return whether a thread waits in gloo for another rank's message: it keeps gloo's time.
+
+    Args:
+        symbols: The plain names of the functions on its stack, innermost first.
+    """
+    return bool(symbols) and _PEER.fullmatch(symbols[0]) is not None
 
 
 def _stage(thread: NativeThread) -> str:

@@ -7,6 +7,7 @@ the expression of the id, and its variables show what the expression was made of
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 BARRIER = "wait_at_barrier"
 """The method that waits at such a barrier, and the name of its operation."""
 
-_PROCESSES = "process_ids"
-_PROCESSES_AT = 2
+_LIMIT, _LIMIT_AT = "timeout_in_ms", 1
+_PROCESSES, _PROCESSES_AT = "process_ids", 2
 _CUT_OFF = "..."
 _PLAIN = re.compile(r'"[^"\\]*"|-?\d{1,18}', re.ASCII)
 """Text of a value that is a string without escapes or a number."""
 
 _NUMBERS = re.compile(r"\[\d{1,6}(, \d{1,6})*\]", re.ASCII)
+_PRODUCT = re.compile(r"\d{1,15}( \* \d{1,15}){0,3}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,12 @@ class Barrier:
 
     Attributes:
         ranks: The processes that meet there; None: all.
+        limit_s: Its timeout, which begins when the first process arrives; None if unknown.
     """
 
     name: str
     ranks: tuple[int, ...] | None = None
+    limit_s: float | None = None
 
 
 def barrier_of_call(lines: Sequence[str], line: int, values: Mapping[str, str]) -> Barrier | None:
@@ -52,17 +56,30 @@ def barrier_of_call(lines: Sequence[str], line: int, values: Mapping[str, str]) 
         return None
     call = calls[0]
     named = {each.arg: each.value for each in call.keywords}
-    first = call.args[0] if call.args else named.get("barrier_id")
-    given = call.args[_PROCESSES_AT] if len(call.args) > _PROCESSES_AT else named.get(_PROCESSES)
+
+    def argument(at: int, keyword: str) -> ast.expr | None:
+        return call.args[at] if len(call.args) > at else named.get(keyword)
+
+    first, given = argument(0, "barrier_id"), argument(_PROCESSES_AT, _PROCESSES)
     name = None if first is None or None in named else _text(first, values)
     if not name or any(isinstance(each, ast.Starred) for each in call.args):
         return None
+    limit = argument(_LIMIT_AT, _LIMIT)
+    limit_s = None if limit is None else _seconds(_shown(limit, values))
     shown = "None" if given is None else _shown(given, values)
     if shown == "None":
-        return Barrier(name)
+        return Barrier(name, limit_s=limit_s)
     if not _NUMBERS.fullmatch(shown):
         return None
-    return Barrier(name, tuple(sorted({int(each) for each in re.findall(r"\d+", shown)})))
+    ranks = tuple(sorted({int(each) for each in re.findall(r"\d+", shown)}))
+    return Barrier(name, ranks, limit_s)
+
+
+def _seconds(milliseconds: str) -> float | None:
+    """Return how long a number of milliseconds is; None if the text is no product of numbers."""
+    if not _PRODUCT.fullmatch(milliseconds):
+        return None
+    return math.prod(map(int, milliseconds.split(" * "))) / 1000
 
 
 def _calls(module: ast.Module) -> Iterator[ast.Call]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
-from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.operation import Operation, Operations, group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import Activity, RankSnapshot
@@ -86,8 +86,9 @@ class Look:
         lines: The user's lines on these stacks.
         unread: By rank, why its stacks could not be read.
         unclear: Ranks that may wait in an operation that was not seen.
-        limited: By rank, the operation that its runtime may abort at a time that cannot be seen,
-            one sentence each.
+        limited: By rank, the operation that its runtime may abort soon, or at a time that cannot be
+            seen, one sentence each.
+        apart: Ranks that wait for a thread of the runtime that performs an operation.
         unobserved: What else could not be read, one sentence each.
         moving: By rank, why it may still move by itself.
         left: Ranks with a thread that was in an operation and has run between the snapshots.
@@ -107,6 +108,7 @@ class Look:
     unread: Mapping[int, str]
     unclear: frozenset[int]
     limited: Mapping[int, str] = field(default_factory=dict)
+    apart: frozenset[int] = frozenset()
     unobserved: tuple[str, ...] = ()
     moving: Mapping[int, str] = field(default_factory=dict)
     left: frozenset[int] = frozenset()
@@ -141,13 +143,13 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     )
     ranks = tuple(_with_shared_waits(ranks, now))
     state = _proof(reader, before, now, operations)
-    hidden = {
-        rank: each.operation.name
+    ending = {
+        rank: (each.operation.name, _end(each.ends_in_s))
         for rank, each in waits.items()
-        if each.operation is not None and each.has_hidden_limit
+        if each.operation is not None and each.is_apart and (each.ends_in_s or 0.0) <= HORIZON_S
     }
-    limited = {rank: _gives_up([rank], name) for rank, name in hidden.items()}
-    alike = {name: [r for r, each in hidden.items() if each == name] for name in hidden.values()}
+    limited = {rank: _gives_up([rank], *each) for rank, each in ending.items()}
+    alike = group_by_value((each, rank) for rank, each in ending.items())
     served = tuple(_served_by_launcher(now, waits))
     spinning = frozenset(rank for rank, each in waits.items() if each.spins)
     return Look(
@@ -158,12 +160,13 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         unread=stacks.unread,
         unclear=frozenset(rank for rank, each in waits.items() if each.is_unclear),
         limited=limited,
+        apart=frozenset(r for r, e in waits.items() if _wakes_inside(e, job.pids.get(r, 0))),
         unobserved=stacks.unobserved,
         moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
         left=moved_ranks(now, operations, resting_threads(before, now)) - spinning,
         blockers=(
             *state.blockers,
-            *(_gives_up(ranks, name) for name, ranks in alike.items()),
+            *(_gives_up(ranks, *each) for each, ranks in alike.items()),
             *served,
         ),
         is_proven=state.is_proof and not limited and not served,
@@ -207,8 +210,25 @@ def _waits(
     }
 
 
-def _gives_up(ranks: Sequence[int], name: str) -> str:
-    return f"{name} on {rank_set(ranks)} may time out; its timeout cannot be read from outside"
+def _gives_up(ranks: Sequence[int], name: str, end: str) -> str:
+    return f"{name} on {rank_set(ranks)} may time out{end}"
+
+
+def _end(ends_in_s: float | None) -> str:
+    """Return the end of a sentence about an operation that may time out."""
+    if ends_in_s is None:
+        return "; its timeout cannot be read from outside"
+    return f" within {max(ends_in_s, 0.0):.0f} s"
+
+
+def _wakes_inside(wait: SeenWait, main: int) -> bool:
+    """Return whether a main thread may wake up while it waits for one that performs an operation.
+
+    A main thread that waits for something else, such as another thread of Python, is not inside.
+    """
+    found = wait.operation
+    is_inside = found is not None and (found.source == "native-frames" or found.thread == main)
+    return wait.is_apart and is_inside
 
 
 def _served_by_launcher(now: KernelSnapshot, waits: Mapping[int, SeenWait]) -> Iterator[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pytest_multihost.core.blame.inferred import operation_of, plain_name
+from pytest_multihost.core.blame.inferred import SERVICE, operation_of, plain_name, waits_for_peer
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.process import NEVER, KernelSnapshot
 from pytest_multihost.core.model.stack import (
     Dump,
     Frame,
@@ -19,6 +20,7 @@ from pytest_multihost.core.model.stack import (
     is_library,
 )
 from pytest_multihost.core.proof.runtime_threads import is_ended_by_stop
+from pytest_multihost.core.proof.system_calls import FUTEXES
 from pytest_multihost.core.proof.threads import main_labels
 from pytest_multihost.core.watch.kernel import ProcReader, Quiescence, read_stat
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
@@ -43,6 +45,7 @@ from pytest_multihost.extensions.live.waits import (
     as_of_probably_all,
     as_of_some,
     is_in_ddp,
+    is_of_jax,
     seen_operation,
     seen_wait,
     with_barrier,
@@ -299,6 +302,7 @@ class _Seen:
             threads = native.threads.get(rank)
             in_mpi = self._in_mpi_by_native(rank, threads or ())
             found[rank] = in_mpi or self._by_native(rank, found[rank], labels.get(rank), threads)
+        found = {rank: self._with_end(rank, each) for rank, each in found.items()}
         gone = {
             rank: replace(each, is_unclear=False)
             for rank, each in found.items()
@@ -343,7 +347,7 @@ class _Seen:
                 thread=each.tid,
             )
             if operation is not None:
-                return SeenWait(operation)
+                return SeenWait(operation, is_apart=is_of_jax(each.frames))
         return wait
 
     def _in_mpi(self, rank: int, label: str | None) -> SeenWait | None:
@@ -402,7 +406,37 @@ class _Seen:
         is_of_xla = any(each.startswith(_XLA) for each in symbols)
         placed = self._placed(found, rank, wait, polls=polls, is_of_xla=is_of_xla)
         barrier = self._barrier(rank) if found.name == BARRIER and is_inside else None
-        return with_barrier(SeenWait(placed, has_hidden_limit=is_of_xla), barrier)
+        return with_barrier(SeenWait(placed, is_apart=is_of_xla), barrier, self._age_s(rank))
+
+    def _age_s(self, rank: int) -> float:
+        """Return for how long at most the main thread has waited: since its process began."""
+        process = self.now.ranks.get(rank)
+        main = process.main if process is not None else None
+        return self.now.at_s - main.started_s if main is not None else math.inf
+
+    def _with_end(self, rank: int, wait: SeenWait) -> SeenWait:
+        """Return a wait with the time at which gloo aborts it, if a thread of gloo performs it."""
+        process, found = self.now.ranks.get(rank), wait.operation
+        if process is None or found is None or not wait.is_apart or found.name == BARRIER:
+            return wait
+        asked = [e for e in process.threads if e.call in FUTEXES or e.tid == found.thread]
+        ends = {e.tid: e.ends_s for e in asked if e.ends_s is not None and e.ends_s != NEVER}
+        asked = [e for e in asked if e.tid in ends or e.tid == found.thread]
+        names = {
+            each.thread: [plain_name(symbol) for symbol in each.symbols]
+            for each in read_stack_words(process.pid, asked)
+        }
+        gloos = {
+            tid: end - self.now.at_s
+            for tid, end in ends.items()
+            if waits_for_peer(names.get(tid, ()))
+        }
+        if found.thread in gloos:
+            return replace(wait, ends_in_s=gloos[found.thread])
+        is_of_service = any(each.startswith(SERVICE) for each in names.get(found.thread, ()))
+        if found.source == "native-frames" or is_of_service:
+            return wait
+        return replace(wait, ends_in_s=min(gloos.values(), default=None))
 
     def _barrier(self, rank: int) -> Barrier | None:
         """Return the barrier of jax's coordination service that the main thread waits at."""

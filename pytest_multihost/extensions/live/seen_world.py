@@ -159,7 +159,7 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
     # A main thread of jax may wake up while it waits in an operation that another thread performs.
     # Where the thread that waits keeps the time, as torch's does, a timeout that is near ends it.
     are_inside = found.kind in ("mismatch", "deadlock")
-    inside = look.limited.keys() - look.left if are_inside else frozenset()
+    inside = look.apart - look.left if are_inside else frozenset()
     moving = {r: look.moving[r] for r in concerned if r in look.moving and r not in inside}
     if spinning := look.spinning.intersection(concerned):
         one = len(spinning) == 1

@@ -46,8 +46,10 @@ class SeenWait:
 
     Attributes:
         is_unclear: Whether the thread may be in an operation that Python frames do not show.
-        has_hidden_limit: Whether the runtime may abort the operation at a time that cannot be seen:
-            jax's threads wait without a timeout while another thread or process keeps the time.
+        is_apart: Whether the thread waits for another thread or process, which performs the
+            operation and keeps its time: jax's threads wait without a timeout, and wake up.
+        ends_in_s: After which time the runtime aborts such an operation at the earliest; None if
+            that is unknown.
         spins: Whether the thread uses the processor while it waits, and was seen to be in the same
             place with the same variables each time.
         holders: The variables on the stack that hold the group of the operation, each with its
@@ -57,7 +59,8 @@ class SeenWait:
 
     operation: Operation | None = None
     is_unclear: bool = False
-    has_hidden_limit: bool = False
+    is_apart: bool = False
+    ends_in_s: float | None = None
     spins: bool = False
     holders: tuple[str, ...] = ()
     barrier: str = ""
@@ -117,7 +120,7 @@ def seen_wait(
     found = seen_operation(frames, values, size=size, at_s=at_s)
     if found is not None:
         holders = () if found.has_members else tuple(_holders(frames, values, source))
-        return SeenWait(found, has_hidden_limit=is_of_jax(frames), holders=holders)
+        return SeenWait(found, is_apart=is_of_jax(frames), holders=holders)
     if not frames or not is_blocked:
         return SeenWait(is_unclear=not frames)
     if not is_library(frames[0].file):
@@ -262,14 +265,19 @@ def as_of_probably_all(found: Operation) -> Operation:
     return replace(found, ordinal=0, detail="", group_title="probably all of")
 
 
-def with_barrier(wait: SeenWait, barrier: Barrier | None) -> SeenWait:
-    """Return a wait at a barrier of jax's coordination service with its id and its members."""
+def with_barrier(wait: SeenWait, barrier: Barrier | None, age_s: float) -> SeenWait:
+    """Return a wait at a barrier of jax's coordination service with its id, members and end.
+
+    Args:
+        age_s: For how long the first process has waited there at most.
+    """
     found = wait.operation
     if found is None or barrier is None or not {*(barrier.ranks or ())} <= {*found.group}:
         return wait
     group = barrier.ranks or found.group
     told = replace(found, group=group, has_members=True, group_title="", ordinal=0)
-    return replace(wait, operation=told, barrier=barrier.name)
+    ends_in_s = None if barrier.limit_s is None else barrier.limit_s - age_s
+    return replace(wait, operation=told, barrier=barrier.name, ends_in_s=ends_in_s)
 
 
 def is_in_ddp(frames: Sequence[Frame]) -> bool:

@@ -11,7 +11,15 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.extensions.live.look import Look
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.seen_world import SeenJob, _Finding, _judgement
-from pytest_multihost.testing import Activity, Operation, RankSnapshot, SourceContext
+from pytest_multihost.testing import (
+    Activity,
+    Dump,
+    Frame,
+    Operation,
+    RankSnapshot,
+    SourceContext,
+    ThreadStack,
+)
 
 LOCK = Activity("futex")
 SLEEP = Activity("sleep", ends_in_s=5000.0)
@@ -116,9 +124,43 @@ WAKES = {1: "rank 1: main thread wakes up and waits for a lock"}
 def test_a_main_thread_that_wakes_up_in_a_mismatch_does_not_go_on() -> None:
     """That of jax does; the thread that performs the operation rests."""
     ranks = (inside(0, of_three()), inside(1, of_three("barrier")), inside(2, of_three()))
-    of_jax = {1: "barrier on rank 1 may time out; its timeout cannot be read from outside"}
-    assert is_hung(look(*ranks, moving=WAKES, limited=of_jax))
+    assert is_hung(look(*ranks, moving=WAKES, apart=frozenset({1})))
     assert not is_hung(look(*ranks, moving=WAKES))
+
+
+def test_two_ranks_in_different_operations_hang_unless_a_timeout_is_near() -> None:
+    """Nobody is the minority. The innocent ones: one times out, and the other goes on with it."""
+    ranks = (inside(0, collective()), inside(1, collective("barrier")))
+    apart = frozenset({0, 1})
+    assert is_hung(look(*ranks, moving=WAKES, apart=apart))
+    near = {1: "barrier on rank 1 may time out within 20 s"}
+    assert not is_hung(look(*ranks, moving=WAKES, apart=apart, limited=near))
+
+
+def test_a_rank_that_computes_keeps_two_different_operations_from_being_a_hang() -> None:
+    """An innocent: groups of a program's axes may look like the group of all ranks."""
+    busy = RankSnapshot(rank=2, label="RUNNING", activity=Activity("runs"))
+    ranks = (inside(0, of_three()), inside(1, of_three("barrier")), busy)
+    runs = {2: "rank 2: main thread runs"}
+    found = judged(look(*ranks, moving=runs, apart=frozenset({0, 1})))
+    assert found.finding.outcome != "hung"
+    assert found.diagnosis is not None
+    assert found.diagnosis.culprits == (2,)
+
+
+# A rank that computes
+
+
+def test_a_rank_that_computes_is_told_with_its_line_and_who_waits_for_it() -> None:
+    """An innocent: it may come to the operation yet, so it is not said to have never reached it."""
+    busy = RankSnapshot(rank=1, label="RUNNING", activity=Activity("runs"))
+    at = Dump(1, "py-spy", (ThreadStack("MainThread", (Frame("/job/train.py", 7, "step"),)),))
+    seen = look(inside(0, collective()), busy, moving={1: "rank 1: main thread runs"})
+    found = judged(replace(seen, dumps=(at,)))
+    assert found.finding.outcome != "hung"
+    assert str(found.finding.reason).startswith(
+        "rank 1 computes at train.py:7; rank 0 waits for it in all_reduce"
+    )
 
 
 # Repeated looks

@@ -40,7 +40,7 @@ def at_barrier(name: str) -> SeenWait:
         "wait_at_barrier", has_members=False, sequence=0, source="native-frames", group=(0, 1, 2)
     )
     barrier = Barrier(name) if name else None
-    return with_barrier(SeenWait(as_of_probably_all(native)), barrier)
+    return with_barrier(SeenWait(as_of_probably_all(native)), barrier, 0.0)
 
 
 def some(name: str) -> SeenWait:
@@ -136,11 +136,11 @@ CALL = ("def meet(client, name, step):", "    client.wait_at_barrier(", "       
 @pytest.mark.parametrize(
     ("given", "more", "found"),
     [
-        ("name", "", Barrier("saved")),
-        ('f"{name} {step}"', "", Barrier("saved 3")),
-        ('"a-" + name', "", Barrier("a-saved")),
-        ("name", ", process_ids=[1, 0]", Barrier("saved", (0, 1))),
-        ("name", ", ranks", Barrier("saved", (0, 2))),
+        ("name", "", Barrier("saved", limit_s=1.0)),
+        ('f"{name} {step}"', "", Barrier("saved 3", limit_s=1.0)),
+        ('"a-" + name', "", Barrier("a-saved", limit_s=1.0)),
+        ("name", ", process_ids=[1, 0]", Barrier("saved", (0, 1), 1.0)),
+        ("name", ", ranks", Barrier("saved", (0, 2), 1.0)),
         ("name", ", everybody()", None),
         ("self.name", "", None),
         ("long", "", None),
@@ -155,6 +155,26 @@ def test_the_id_of_a_barrier_is_read_from_its_call(
     lines = [*CALL[:2], CALL[2].format(given, more)]
     values = {"name": '"saved"', "step": "3", "ranks": "[0, 2]", "long": '"begin..."'}
     assert barrier_of_call(lines, 2, values) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "left_s"),
+    [
+        ("600_000", 500.0),
+        ("timeout_in_ms=timeout", 200.0),
+        ("5 * 60 * 1000", 200.0),
+        ("_TIMEOUT * 1000", None),
+        ("limit()", None),
+    ],
+)
+def test_a_barrier_times_out_after_its_timeout_since_the_process_began_at_the_earliest(
+    given: str, left_s: float | None
+) -> None:
+    """When the first rank has arrived is unknown: it was not before its process began."""
+    barrier = barrier_of_call(
+        [f'client.wait_at_barrier("saved", {given})'], 1, {"timeout": "300000"}
+    )
+    assert with_barrier(at_barrier(""), barrier, 100.0).ends_in_s == left_s
 
 
 def test_different_operations_of_unknown_groups_wait_for_each_other() -> None:

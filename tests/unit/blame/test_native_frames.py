@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.blame.inferred import operation_of, plain_name
+from pytest_multihost.core.blame.inferred import operation_of, plain_name, waits_for_peer
 from pytest_multihost.testing import NativeThread, Operation
 
 _RECORDED = json.loads(Path(__file__).with_name("frames").joinpath("native.json").read_text())
@@ -161,3 +161,11 @@ def test_without_frames_there_is_no_operation() -> None:
 def test_names_are_plain(symbol: str, name: str) -> None:
     """A reader knows a function by its name; its arguments fill the screen."""
     assert plain_name(symbol) == name
+
+
+def test_a_thread_waits_for_a_peer_if_its_innermost_function_is_gloos() -> None:
+    """A function further out may be left from an earlier call: the thread waits for work now."""
+    wait = "gloo::transport::tcp::UnboundBuffer::waitRecv"
+    assert waits_for_peer([wait, "gloo::allreduce"])
+    assert not waits_for_peer(["tsl::thread::EigenEnvironment::Wait", wait])
+    assert not waits_for_peer([])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.kinds.hang_kind import HangKind
 from pytest_multihost.core.blame.wording import (
     culprit_span,
     in_operations,
     lost_children,
+    of_culprits,
     operation_words,
     wait_verb,
 )
 from pytest_multihost.core.model.operation import READY_SCOPE
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.stack import innermost_user_frame
 from pytest_multihost.core.model.verdict import Sentence, sentence
 from pytest_multihost.core.outcome import Finding
 
@@ -22,7 +26,22 @@ def _straggler(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     return sentence(never_came(cause, finding, result), lost_children(cause))
 
 
-def never_came(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+def _computing(cause: Cause, result: WorldResult) -> str:
+    """Return that the culprits of a job that somebody looks at compute, and where; else nothing.
+
+    They may come to the operation yet.
+    """
+    seen = [result.last_seen.get(rank) for rank in cause.culprits]
+    if result.ending != "unwatched" or not all(each and each.label == "RUNNING" for each in seen):
+        return ""
+    first = next((each for each in result.dumps if each.rank == cause.culprits[0]), None)
+    main = first.main if first is not None else None
+    frame = innermost_user_frame(main.frames) if main is not None else None
+    at = f" at {PurePath(frame.file).name}:{frame.line}" if frame is not None else ""
+    return f" computes{at}" if len(seen) == 1 else " compute"
+
+
+def never_came(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     """Return what the culprits have not done, and which ranks wait for it."""
     who, operation, size = culprit_span(cause.culprits, cause), cause.operation, result.spec.size
     wait = f"{rank_set(cause.waiting)} {wait_verb(cause.waiting)}"
@@ -31,6 +50,8 @@ def never_came(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         waiters = sorted({*direct} & {*cause.waiting}) or cause.waiting
         waiting = f"{rank_set(waiters)} {wait_verb(waiters)} for a lock that "
         return sentence(waiting, who, f" {'holds' if len(cause.culprits) == 1 else 'hold'}")
+    if computing := _computing(cause, result):
+        return of_culprits(computing, cause, finding, result)
     words = operation_words(operation, size)
     into = [w for w in cause.concerned_waits if w.operation and {*cause.culprits} & w.missing]
     if operation.scope == READY_SCOPE:
