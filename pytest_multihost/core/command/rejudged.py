@@ -102,12 +102,12 @@ def failed_attempt(directory: Path, *, folders: str) -> Path:
     if directory.is_file():
         raise MultihostError(
             f"{directory} is a file, and multihost explain reads folders",
-            remedy=f"Name latest, the folder of a run, or a folder {folders}.",
+            remedy=f"Name latest (the newest run), a run's folder, or a folder {folders}.",
         )
     raise MultihostError(
         f"there is nothing to explain in {directory}",
         seen="It has no facts.json of a test that failed.",
-        remedy=f"Name latest, the folder of a run, or a folder {folders}.",
+        remedy=f"Name latest (the newest run), a run's folder, or a folder {folders}.",
     )
 
 

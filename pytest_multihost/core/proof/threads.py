@@ -33,7 +33,7 @@ def label(
     used_ns = now.cpu_ns - before.cpu_ns if before and before.tid == now.tid else 0
     is_busy = elapsed_s > 0 and used_ns > _BUSY * elapsed_s * 1e9
     if is_busy or now.state == "R" or now.call == "running":
-        return "RUNNING", Activity("runs")
+        return "RUNNING", Activity("uses a processor")
     activity = activity_of(now, at_s)
     if is_sleep(now):
         return "SLEEPING", activity

@@ -200,7 +200,9 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
         refused = _FULL if is_named else _FULL | _READ_ONLY
         if isinstance(error, OSError) and error.errno in refused:
             instead = base_temp(config) / "artifacts"
-            tally.unwritten.append(f"{base}: {error}. They are in {instead}")
+            tally.lines.append(
+                f"multihost: the artifacts are in {instead}: {base} cannot be written ({error})"
+            )
             tally.settings = tally.settings.having(ARTIFACTS, instead)
             return RunFolder.open(instead, run_id, tally.settings.get(ACCESS))
         why = str(error) if isinstance(error, SettingError) else f"{error}\n{REMEDY}"

@@ -147,9 +147,8 @@ def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
         reporter.write_line(printable(line))
     if tally.unwritten:
         count, first = len(tally.unwritten), tally.unwritten[0]
-        message = (
-            f"multihost: {count} artifacts could not be written. First: {printable(str(first))}"
-        )
+        noun = "artifact" if count == 1 else "artifacts"
+        message = f"multihost: {count} {noun} could not be written. First: {first}"
         reporter.write_line(printable(message), yellow=True)
     if tally.fatal:
         reporter.write_sep("=", "multihost", red=True, bold=True)

@@ -323,7 +323,7 @@ def stack_lines(judged: Judgement) -> Iterator[Line]:
         yield (Span(f"{rank_set(moving)} moved between two dumps"),)
     silent = [dump.rank for dump in dumps if not dump.threads]
     if silent:
-        why = "it ignores the signal, or waits in the kernel"
+        why = "it ignores the signal, waits in the kernel, or cannot write its stack"
         yield (Span(f"{rank_set(silent)} gave no stack: {why}"),)
 
 

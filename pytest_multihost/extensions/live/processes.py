@@ -141,9 +141,13 @@ def membership_of(pid: int) -> Membership:
     try:
         variables = _environment(pid)
     except FileNotFoundError:
-        raise MultihostError(f"there is no process {pid}", remedy="pgrep -af python") from None
+        raise MultihostError(
+            f"there is no process {pid}", remedy="List the processes: pgrep -af python"
+        ) from None
     except ProcessLookupError:
-        raise MultihostError(f"process {pid} has ended", remedy="pgrep -af python") from None
+        raise MultihostError(
+            f"process {pid} has ended", remedy="List the processes: pgrep -af python"
+        ) from None
     except PermissionError as error:
         seen, remedy = why_unreadable(pid)
         raise MultihostError(f"process {pid} cannot be read", seen=seen, remedy=remedy) from error
@@ -310,7 +314,8 @@ def find_job(names: Sequence[str]) -> Job:
 def _rank_and_pid(text: str) -> tuple[int | None, int]:
     found = _RANK_AND_PID.fullmatch(text)
     if found is None:
-        raise MultihostError(f"{text!r} is not the id of a process", remedy=NUMBERED)
+        remedy = "Name ids of processes, or find a job by a part of its command: --match TEXT."
+        raise MultihostError(f"{text!r} is not the id of a process", remedy=remedy)
     return (int(found[1]) if found[1] else None), int(found[2])
 
 

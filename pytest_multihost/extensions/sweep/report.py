@@ -29,6 +29,7 @@ from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, 
 from pytest_multihost.extensions.sweep.words import (
     OUTCOMES,
     alike_texts,
+    budget_text,
     by_chance,
     chance_text,
     disturbance_text,
@@ -219,7 +220,6 @@ def _accepted(weakness: Weakness) -> str:
 
 def _took(result: SweepResult) -> str:
     return (
-        f"{result.duration_s:.1f} s of {result.budget_s:g} s, {plural(result.lanes, 'world')} at a"
-        f" time; every fault at every point of every rank would be {result.plan.brute_force}"
-        " runs"
+        f"{budget_text(result)}, {plural(result.lanes, 'world')} at a time; every fault"
+        f" at every point of every rank would be {result.plan.brute_force} runs"
     )

@@ -363,6 +363,14 @@ def earlier_texts(result: SweepResult) -> list[str]:
     return [f"{count} of an earlier sweep {were} not used because {earlier.reason}"]
 
 
+def budget_text(result: SweepResult) -> str:
+    """Return how long a sweep took, such as "58.2 s of 60 s"; repeats come after the budget."""
+    took = f"{result.duration_s:.1f} s"
+    if result.duration_s <= result.budget_s:
+        return f"{took} of {result.budget_s:g} s"
+    return f"{took}: disturbances for at most {result.budget_s:g} s, then repeats and measurements"
+
+
 def roles_text(roles: Sequence[tuple[int, ...]]) -> str:
     """Return the roles in words, such as "rank 0; ranks 1-3"."""
     return "; ".join(rank_set(role) for role in roles)

@@ -32,6 +32,7 @@ from pytest_multihost.extensions.sweep.result import DisturbedRun
 from pytest_multihost.extensions.sweep.run.live_line import sweep_progress
 from pytest_multihost.extensions.sweep.words import (
     alike_texts,
+    budget_text,
     disturbance_text,
     mending,
     survives_text,
@@ -201,6 +202,14 @@ def test_the_line_of_what_a_test_survives_counts_everything_once() -> None:
         "survives 7 of 12 disturbances (3 weaknesses, 1 accepted; 1 point not reached)"
     )
     assert survives_text(SOUND) == "survives 5 of 5 disturbances (0 weaknesses)"
+
+
+def test_a_sweep_that_took_longer_says_what_the_budget_limits() -> None:
+    """Repeats and measurements come after the disturbances."""
+    assert budget_text(SWEEP) == "58.2 s of 60 s"
+    assert budget_text(replace(SWEEP, duration_s=146.0)) == (
+        "146.0 s: disturbances for at most 60 s, then repeats and measurements"
+    )
 
 
 def test_the_live_line_says_how_far_and_how_long() -> None:

@@ -782,7 +782,7 @@ def test_what_may_go_on_is_never_called_hung(outcomes: Mapping[str, Outcome], na
         ("lock_deadlock", ("BLOCKED", "a lock")),
         ("sleep", ("SLEEPING", "sleep for another 5")),
         ("select_on_nothing", ("SLEEPING", "sleep for another 5")),
-        ("spin", ("RUNNING", "runs")),
+        ("spin", ("RUNNING", "uses a processor")),
         ("child", ("CHILD", "wait4(child")),
         ("stopped", ("STOPPED", "stopped")),
         ("uninterruptible", ("DISK", "")),

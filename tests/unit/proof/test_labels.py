@@ -24,8 +24,8 @@ thread = partial(builders.thread, tid=7, args=(0,) * 6)
         (thread(state="t"), ("STOPPED", "held by a tracer")),
         (thread("vfork", state="D"), ("DISK", "vfork")),
         (thread("", state="D", wchan="io_schedule"), ("DISK", "io_schedule")),
-        (thread(state="R"), ("RUNNING", "runs")),
-        (thread("running"), ("RUNNING", "runs")),
+        (thread(state="R"), ("RUNNING", "uses a processor")),
+        (thread("running"), ("RUNNING", "uses a processor")),
         (thread(), ("BLOCKED", "a lock")),
         (thread(ends_s=160.0), ("BLOCKED", "a lock for another 60.0 s")),
         (thread("clock_nanosleep", ends_s=700.0), ("SLEEPING", "sleep for another 600.0 s")),
@@ -142,7 +142,7 @@ def test_main_threads_are_labelled_by_what_they_did_since_the_last_snapshot() ->
         for at_s, mains in ((100.0, (thread(), asleep)), (101.0, (used, asleep, used, ())))
     )
     assert main_labels(was, now) == {
-        0: ("RUNNING", Activity("runs")),
+        0: ("RUNNING", Activity("uses a processor")),
         1: ("SLEEPING", Activity("sleep", ends_in_s=4.0)),
         2: ("BLOCKED", Activity("futex")),  # it was not there before
         3: ("EXITED", Activity("has ended")),
