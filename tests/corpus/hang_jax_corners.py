@@ -20,7 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from expectation import hang
 from jax._src.distributed import global_state
-from jax.experimental import multihost_utils
+from jax.experimental import io_callback, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import FOREVER_S
 
@@ -339,3 +339,77 @@ def test_one_process_has_another_seed(world) -> None:
 def test_the_source_broadcasts_a_longer_array(world) -> None:
     """Its vocabulary has more words."""
     multihost_utils.broadcast_one_to_all(np.ones(900 if world.is_primary else 800, np.float32))
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[1], waiting=[0, 2], timeout=60)
+def test_only_the_preempted_process_saves(world) -> None:
+    """The signal sets a flag there, which nobody tells the others."""
+    stops: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+    for step in range(6):
+        if world.rank == 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if stops:
+            multihost_utils.sync_global_devices("preempted")
+        train(1)
+
+
+@hang("finished", ranks=3, backend="jax", culprits=[0], waiting=[1, 2], timeout=60)
+def test_the_preempted_primary_returns(world) -> None:
+    """It has saved its state, and the others train on."""
+    stops: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+    for step in range(6):
+        if world.is_primary and step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if stops:
+            return
+        train(1)
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[0],
+    waiting=[1, 2],
+    timeout=60,
+    also=[{"kind": "deadlock", "culprits": []}, {"kind": "straggler", "culprits": [0]}],
+    why="the step needs the barrier, and the barrier needs those in the step",
+)
+def test_a_callback_reports_at_a_barrier(world) -> None:
+    """It runs on the primary alone, where it waits for all processes."""
+    del world
+
+    def report(value: np.ndarray) -> np.ndarray:
+        service().wait_at_barrier("reported", 600_000)
+        return value
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        own = io_callback(report, jax.ShapeDtypeStruct((), np.float32), np.float32(1))
+        return (x * own).sum()
+
+    train(1)
+    jax.block_until_ready(step(spread(1.0)))
+
+
+@hang("straggler", ranks=2, backend="jax", culprits=[1], waiting=[0], where="put(", timeout=60)
+def test_a_callback_of_one_process_fills_its_queue(world) -> None:
+    """A program of process 1 alone hands on what it has counted, and nobody takes it."""
+    counted: queue.Queue[int] = queue.Queue(maxsize=2)
+
+    def hand_on(value: np.ndarray) -> None:
+        counted.put(int(value))
+
+    @jax.jit
+    def count(x: jax.Array) -> jax.Array:
+        io_callback(hand_on, None, x, ordered=True)
+        return x + 1
+
+    train(1)
+    number = jnp.zeros((), jnp.int32)
+    for _ in range(3 if world.rank == 1 else 2):
+        number = count(number)
+    jax.effects_barrier()
+    train(1)

@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 import pytest
 from expectation import innocent
 from jax._src.distributed import global_state
-from jax.experimental import multihost_utils
+from jax.experimental import io_callback, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
@@ -361,3 +361,45 @@ def test_all_stop_because_one_host_is_preempted(world) -> None:
             break
         time.sleep(0.05)
     multihost_utils.sync_global_devices(f"saved {step}")
+
+
+@innocent(ranks=3, backend="jax")
+def test_a_process_is_preempted_and_all_are_told(world) -> None:
+    """It has a handler of its own; all gather their flags, and the primary saves slowly."""
+    stops: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+    for step in range(6):
+        if world.rank == 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if multihost_utils.process_allgather(np.int32(len(stops))).any():
+            break
+        steps(1)
+    time.sleep(3 * world.is_primary)
+    multihost_utils.sync_global_devices("saved")
+
+
+@innocent(ranks=2, backend="jax")
+def test_callbacks_of_one_process_wait_for_its_writer(world) -> None:
+    """A program of process 1 alone fills a short queue, which a slow thread empties."""
+    counted: queue.Queue[int] = queue.Queue(maxsize=1)
+
+    def write() -> None:
+        for _ in range(4):
+            time.sleep(0.8)
+            counted.get()
+
+    @jax.jit
+    def count(x: jax.Array) -> jax.Array:
+        io_callback(lambda value: counted.put(int(value)), None, x, ordered=True)
+        return x + 1
+
+    steps(1)
+    if world.rank == 1:
+        writer = threading.Thread(target=write)
+        writer.start()
+        number = jnp.zeros((), jnp.int32)
+        for _ in range(4):
+            number = count(number)
+        jax.effects_barrier()
+        writer.join()
+    steps(1)

@@ -1,4 +1,7 @@
-"""Programs of flax in which one process is late, or evaluates alone."""
+"""Programs of flax and optax in which one process is late, evaluates alone or has another state.
+
+The truth of those without a source was written before their first run.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 from expectation import hang
+from flax import serialization
+from flax.training.train_state import TrainState
 from hang_orbax import sharded, start
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import FOREVER_S
 
 
@@ -87,3 +96,124 @@ def test_the_main_process_evaluates_while_the_others_train(world) -> None:
     if jax.process_index() == 0:
         jax.block_until_ready(evaluate(sharded()))
     jax.block_until_ready(step(params, sharded()))
+
+
+def everywhere(tree: Any) -> Any:  # noqa: ANN401 - a tree of arrays
+    """Return a tree of local arrays as one that all processes have a copy of."""
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def copied(leaf: jax.Array) -> jax.Array:
+        local = np.asarray(leaf)
+        return jax.make_array_from_callback(local.shape, whole, lambda index: local[index])
+
+    return jax.tree.map(copied, tree)
+
+
+def train_state(width: int = 4) -> TrainState:
+    """Return the state of a model of flax with Adam, on all processes."""
+    model = nn.Dense(width)
+    params = model.init(jax.random.key(0), jnp.ones((1, 3)))
+    state = TrainState.create(apply_fn=model.apply, params=params, tx=optax.adam(1e-2))
+    return everywhere(state)
+
+
+def batch() -> jax.Array:
+    """Return a batch of which each process has some rows."""
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    return jax.make_array_from_process_local_data(rows, np.ones((2, 3), np.float32))
+
+
+@jax.jit
+def update(state: TrainState, x: jax.Array) -> TrainState:
+    """Take a step; the gradients are those of all processes."""
+    loss = lambda params: jnp.mean((state.apply_fn(params, x) - 1) ** 2)  # noqa: E731
+    return state.apply_gradients(grads=jax.grad(loss)(state.params))
+
+
+def trained(state: TrainState, steps: int = 1) -> TrainState:
+    """Take steps and wait for each."""
+    for _ in range(steps):
+        state = jax.block_until_ready(update(state, batch()))
+    return state
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[2], waiting=[0, 1], by=["mismatch", "proof"])
+def test_one_process_logs_the_mean_of_its_inputs(world) -> None:
+    """The batch is spread over all processes, so that mean is a program of all of them."""
+    state = trained(train_state(), 2)
+    if world.rank == 2:
+        print(float(jnp.mean(batch())))
+    trained(state)
+
+
+@hang("finished", ranks=3, backend="jax", culprits=[1], waiting=[0, 2], waits_at="update(state")
+def test_one_process_stops_early(world) -> None:
+    """The loss on its own validation set has become worse."""
+    state = train_state()
+    for step in range(5):
+        state = trained(state)
+        if world.rank == 1 and step == 2:
+            break
+
+
+@hang("raised", ranks=3, backend="jax", culprits=[0], waiting=[1, 2], by=["raise"])
+def test_the_primary_cannot_restore_the_state_of_another_model(world) -> None:
+    """The others wait for the parameters that it broadcasts."""
+    state = nn.Dense(4).init(jax.random.key(0), jnp.ones((1, 3)))
+    if world.is_primary:
+        data = serialization.to_bytes({"params": {"bias": np.ones(4), "scale": np.ones(4)}})
+        state = serialization.from_bytes(state, data)
+    multihost_utils.broadcast_one_to_all(state)
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[1],
+    by=["exit", "proof", "mismatch", "raise"],
+    outcome=["crashed", "hung", "failed"],
+)
+def test_one_process_has_a_wider_model(world) -> None:
+    """Its configuration is that of another run."""
+    start()
+    trained(train_state(900 if world.rank == 1 else 4))
+
+
+@hang("finished", ranks=3, backend="jax", culprits=[2], waiting=[0, 1], waits_at="allgather")
+def test_one_process_accumulates_more_micro_steps(world) -> None:
+    """Each gathers its gradients when it has enough of them, so process 2 does so less often."""
+    every = 3 if world.rank == 2 else 2
+    steps = optax.MultiSteps(optax.sgd(0.1), every_k_schedule=every)
+    params = jnp.zeros(3)
+    state = steps.init(params)
+    for _ in range(6):
+        _, state = steps.update(jnp.ones(3), state, params)
+        if steps.has_updated(state):
+            multihost_utils.process_allgather(np.ones(3))
+
+
+@hang(
+    "straggler",
+    ranks=2,
+    backend="jax",
+    culprits=[1],
+    waiting=[0],
+    by=["deadline", "proof"],
+    also=[{"kind": "livelock", "culprits": [1]}],
+    why="it sleeps most of the time",
+    timeout=10,
+)
+def test_one_process_polls_for_a_state_that_comes_after_the_step(world, shared_tmp_path) -> None:
+    """The primary writes the state once it has taken a step, for which it needs the other."""
+    state, file = train_state(), shared_tmp_path / "state.msgpack"
+    start()
+    if world.rank == 1:
+        while not file.exists():
+            time.sleep(0.05)
+        serialization.msgpack_restore(file.read_bytes())
+    state = trained(state)
+    if world.is_primary:
+        file.write_bytes(serialization.to_bytes(state.params))

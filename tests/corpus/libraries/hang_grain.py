@@ -1,4 +1,7 @@
-"""Programs of grain in which one process has no further batch."""
+"""Programs of grain in which one process has no further batch.
+
+The truth of those without a source was written before their first run.
+"""
 
 from __future__ import annotations
 
@@ -55,4 +58,30 @@ def test_a_dataset_of_grain_reads_for_ever(world) -> None:
     total = jax.jit(jnp.sum)
     dataset = grain.MapDataset.source([1, 2, 3, 4] if world.is_primary else [1, 2, 5, 6])
     for _ in dataset.map(read).to_iter_dataset(grain.ReadOptions(num_threads=1)):
+        jax.block_until_ready(total(sharded()))
+
+
+@hang("finished", ranks=3, backend="jax", culprits=[2], waiting=[0, 1], waits_at="sharded()")
+def test_a_filter_of_grain_leaves_one_process_less(world) -> None:
+    """Two of the records of process 2 are too short."""
+    start()
+    total = jax.jit(jnp.sum)
+    records = [9, 9, 9, 9, 9, 9, 9, 9, 1, 9, 9, 1]
+    shard = grain.MapDataset.source(records)[world.rank :: world.size]
+    for _ in shard.filter(lambda record: record > 1).to_iter_dataset():
+        jax.block_until_ready(total(sharded()))
+
+
+def decode(element: int) -> int:
+    """Decode a record; one of them is damaged."""
+    return int("" if element == 5 else str(element))
+
+
+@hang("raised", ranks=3, backend="jax", culprits=[1], waiting=[0, 2], by=["raise"])
+def test_a_record_of_one_process_is_damaged(world) -> None:
+    """A thread of grain finds it, and the loop of that process raises."""
+    start()
+    total = jax.jit(jnp.sum)
+    shard = grain.MapDataset.range(12)[3 * world.rank :][:4]
+    for _ in shard.map(decode).to_iter_dataset():
         jax.block_until_ready(total(sharded()))

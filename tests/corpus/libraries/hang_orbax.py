@@ -72,3 +72,27 @@ def test_the_primary_fails_before_a_save(world, shared_tmp_path) -> None:
     if world.is_primary:
         raise OSError(28, "No space left on device")
     ocp.StandardCheckpointer().save(shared_tmp_path / "state", {"weight": sharded()})
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[1],
+    by=["mismatch", "proof", "raise"],
+    outcome=["hung", "failed"],
+)
+def test_one_process_finds_no_checkpoint(world, shared_tmp_path, tmp_path) -> None:
+    """It looks into a folder of its own host and starts anew, while the others restore.
+
+    The truth was written before the first run.
+    """
+    start()
+    state = {"weight": sharded()}
+    with ocp.CheckpointManager(shared_tmp_path / "run") as manager:
+        manager.save(3, args=ocp.args.StandardSave(state))
+        manager.wait_until_finished()
+        own = tmp_path if world.rank == 1 else shared_tmp_path / "run"
+        if any(each.name == "3" for each in own.iterdir()):
+            manager.restore(3, args=ocp.args.StandardRestore(state))
+        jax.block_until_ready(jax.jit(lambda x: x.sum())(sharded()))
