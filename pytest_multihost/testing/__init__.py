@@ -110,6 +110,7 @@ from pytest_multihost.core.model.operation import GroupKey as GroupKey
 from pytest_multihost.core.model.operation import Operation as Operation
 from pytest_multihost.core.model.operation import Operations as Operations
 from pytest_multihost.core.model.operation import Scope as Scope
+from pytest_multihost.core.model.operation import Start as Start
 from pytest_multihost.core.model.operation import nth as nth
 from pytest_multihost.core.model.operation import program_scope as program_scope
 from pytest_multihost.core.model.operation import tensor_size as tensor_size

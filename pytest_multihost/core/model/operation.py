@@ -116,6 +116,19 @@ def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
     return f"{which}group {in_roles(group) or ','.join(map(str, group))}"
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How an operation began.
+
+    Attributes:
+        thread: Native id of the thread that began it.
+        frame: The user's line there.
+    """
+
+    thread: int
+    frame: Frame | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One operation of one rank.
@@ -155,6 +168,7 @@ class Operation:
         is_for_cpu: Whether its group asks for gloo by name, whatever the other groups use.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
+        start: How it began, if another thread waits for it than the one that began it; else None.
         source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
             ``harness``, or the kernel: ``proc``.
         child: The child process of the rank that is in it; None: the rank itself.
@@ -186,6 +200,7 @@ class Operation:
     is_for_cpu: bool = False
     thread: int = 0
     frame: Frame | None = None
+    start: Start | None = None
     source: str = "recorder"
     child: Child | None = None
     medium: str = ""
@@ -222,6 +237,11 @@ class Operation:
     def is_program(self) -> bool:
         """Whether it is a compiled program of jax, which may compute as well as wait."""
         return self.kind == "collective" and self.name.startswith(PROGRAM_PREFIX)
+
+    @property
+    def began(self) -> Start:
+        """How it began."""
+        return self.start or Start(self.thread, self.frame)
 
     @property
     def is_own(self) -> bool:

@@ -53,6 +53,7 @@ from pytest_multihost.core.model.operation import (
     OperationKind,
     Operations,
     Scope,
+    Start,
 )
 from pytest_multihost.core.model.rank_names import spans
 from pytest_multihost.core.model.setting_values import MAX_RANKS
@@ -727,6 +728,7 @@ def operation_of(record: Record, texts: Mapping[int, str]) -> Operation:
     """Return the operation of a record."""
     began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
     name, kind, group, peer, root = record[10:15]
+    by, *at = record[15:19]
     ranks, ordinal, scope = parse_group(texts[group])
     value = flags >> VALUE_SHIFT
     is_for_cpu, kind = kind >= FOR_CPU, kind % FOR_CPU
@@ -752,5 +754,10 @@ def operation_of(record: Record, texts: Mapping[int, str]) -> Operation:
         is_handed_on=bool(flags & HANDED_ON),
         is_for_cpu=is_for_cpu,
         thread=thread,
-        frame=Frame(texts[file], line, texts[function]) if file else None,
+        frame=_frame(file, line, function, texts),
+        start=Start(by, _frame(*at, texts)) if by not in (0, thread) else None,
     )
+
+
+def _frame(file: int, line: int, function: int, texts: Mapping[int, str]) -> Frame | None:
+    return Frame(texts[file], line, texts[function]) if file else None

@@ -26,6 +26,7 @@ from pytest_multihost.testing import (
     Frame,
     Operations,
     Scope,
+    Start,
     from_json,
     to_json,
 )
@@ -113,6 +114,11 @@ def test_a_wait_is_noted_and_left(page: SlotPage, recorder: Recorder) -> None:
     assert waited.frame is not None
     assert waited.frame.line == begun.frame.line + 3
     assert waited.waited_s is not None
+    assert waited.start is None  # the thread that waits began it, too
+    page.wait(at, 9, 7, (0, 0, 0))
+    (by_another,) = read_slots(page.path, rank=0).open
+    assert by_another.thread == 7
+    assert by_another.began == Start(begun.thread, begun.frame)
     page.leave(at)
     (left,) = read_slots(page.path, rank=0).open
     assert left.waited_s is None
