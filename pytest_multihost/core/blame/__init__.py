@@ -11,6 +11,7 @@
   `other_programs`, `payloads`, `other_members`, `unmatched_transfers`: ranks that do not match.
 * `shared_failures`: failures of several ranks that have one cause.
 * `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
+  `program_threads`: threads of a rank that run jitted programs at once, in an order left to chance.
 * `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`;
   `wording`: words that headlines have in common. `native_call` names the call that holds the GIL.
 

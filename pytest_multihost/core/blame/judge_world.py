@@ -17,6 +17,7 @@ from pytest_multihost.core.blame.divergence import described, first_divergence, 
 from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.polled_files import with_polled_files
+from pytest_multihost.core.blame.program_threads import as_unordered
 from pytest_multihost.core.blame.rank_states import rank_states_of
 from pytest_multihost.core.blame.refinements import (
     BY_EARLIER_MISTAKES,
@@ -139,12 +140,14 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], known.unseen):
         causes = (UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)
-    first = followed(causes[0], parting)
+    parted = followed(causes[0], parting)
+    first = as_unordered(parted, states, finding) if parting is not None else parted
     told = _of_one_instant((first, *causes[1:]), result)
     diagnosis = build_diagnosis(told, states, result, finding, context)
     if parting is None:
         return diagnosis
     divergence = described(parting, states, result, context)
+    divergence = divergence if first is parted else replace(divergence, minority=())
     if first.kind != causes[0].kind:  # the operations at the end do not show it
         diagnosis = replace(diagnosis, headline=sentence(divergence.summary))
     return replace(diagnosis, divergence=divergence)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import PurePath
 
 from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.headline import headline
 from pytest_multihost.core.blame.kinds import kind_of
+from pytest_multihost.core.blame.program_threads import threads_notes
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.event import ProgramRestarted
-from pytest_multihost.core.model.operation import KEY_WAITS, Operation, group_by_value
+from pytest_multihost.core.model.operation import KEY_WAITS, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
@@ -47,7 +47,8 @@ def notes(
     for dump in result.dumps:
         yield from (f"{rank_name(dump.rank)}: task {each}" for each in dump.failed_tasks)
         yield from (f"{rank_name(dump.rank)}: {each.text}" for each in dump.failed_threads)
-    yield from _programs(causes[0], states, finding)
+    yield from _many_programs(causes[0], states)
+    yield from threads_notes(causes[0], states, finding)
     yield from _restarts(result)
     yield from unfired_faults(result)
     yield from fault_notes(result)
@@ -89,38 +90,16 @@ def keys_like(cause: Cause, there: Mapping[str, int]) -> Iterator[str]:
             yield f"no rank has set the key {key}; there are keys like it: {', '.join(shown)}"
 
 
-def _programs(cause: Cause, states: States, finding: Finding) -> Iterator[str]:
-    """Yield which programs of jax are open in a rank: of several threads, or if nothing moves."""
-    operation, pids = cause.operation, {each.facts.rank: each.facts.pid for each in finding.ranks}
-    stands_still = cause.kind == "transport" and operation is not None and operation.is_program
-    for rank in sorted({*cause.culprits, *cause.waiting, *cause.cycle}):
-        programs = [each for each in states[rank].known if each.is_program]
-        open_ones = [each for each in programs if each.is_open]
-        if len(open_ones) > 1 and stands_still:
+def _many_programs(cause: Cause, states: States) -> Iterator[str]:
+    """Yield how many programs of jax have not ended in each rank, if nothing moves in one."""
+    operation = cause.operation
+    if cause.kind != "transport" or operation is None or not operation.is_program:
+        return
+    for rank in sorted(cause.waiting):
+        open_ones = [each for each in states[rank].known if each.is_program and each.is_open]
+        if len(open_ones) > 1:
             which = f"{len(open_ones)} programs, {open_ones[0].title} to {open_ones[-1].title}"
             yield f"{rank_name(rank)} has started {which}, without a wait for their results"
-        threads = [*_threads(programs)]
-        if len(threads) > 1:
-            *names, last = (_start(each, pids.get(rank)) for each in threads)
-            starts = f"{rank_name(rank)} starts programs in {len(threads)} threads at once"
-            yield f"{starts}: {', '.join(names)} and {last}"
-
-
-def _threads(programs: Sequence[Operation]) -> Iterator[Operation]:
-    """Yield the last program of each thread that had one while the open programs were open."""
-    last = {each.began.thread: each for each in programs}
-    for each in last.values():
-        spans = (one.since_s for one in programs if one.is_open)
-        if any(each.ended_s is None or each.ended_s > since_s for since_s in spans):
-            yield each
-
-
-def _start(program: Operation, pid: int | None) -> str:
-    """Return the text of a program with the thread and the line that started it."""
-    thread, frame = program.began.thread, program.began.frame
-    by = "the main thread" if thread == pid else f"thread {thread}"
-    at = f" at {PurePath(frame.file).name}:{frame.line}" if frame is not None else ""
-    return f"{program.title} in {by}{at}"
 
 
 def _restarts(result: WorldResult) -> Iterator[str]:

@@ -728,7 +728,7 @@ def operation_of(record: Record, texts: Mapping[int, str]) -> Operation:
     """Return the operation of a record."""
     began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
     name, kind, group, peer, root = record[10:15]
-    by, *at = record[15:19]
+    by, by_file, by_line, by_function = record[15:19]
     ranks, ordinal, scope = parse_group(texts[group])
     value = flags >> VALUE_SHIFT
     is_for_cpu, kind = kind >= FOR_CPU, kind % FOR_CPU
@@ -755,7 +755,9 @@ def operation_of(record: Record, texts: Mapping[int, str]) -> Operation:
         is_for_cpu=is_for_cpu,
         thread=thread,
         frame=_frame(file, line, function, texts),
-        start=Start(by, _frame(*at, texts)) if by not in (0, thread) else None,
+        start=Start(by, _frame(by_file, by_line, by_function, texts))
+        if by not in (0, thread)
+        else None,
     )
 
 

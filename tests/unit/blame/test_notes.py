@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import builders
 import pytest
 from builders import cause, operation, stands
@@ -11,7 +9,7 @@ from builders import cause, operation, stands
 from pytest_multihost.core.blame.notes import keys_like, notes
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import KEY_WAITS, Frame, Start, make_event
+from pytest_multihost.testing import KEY_WAITS
 
 
 @pytest.mark.parametrize(
@@ -45,35 +43,3 @@ def test_programs_that_nobody_waits_for_are_counted() -> None:
     (said,) = notes([stuck], states, result, finding)
     started = "rank 0 has started 3 programs, jit_step #3 to jit_step #5"
     assert said == f"{started}, without a wait for their results"
-
-
-@pytest.mark.parametrize(
-    ("other", "is_said"),
-    [
-        pytest.param({}, True, id="both wait"),
-        pytest.param({"since_s": 1.0, "ended_s": 2.5}, True, id="the other has just ended"),
-        pytest.param({"since_s": 1.0, "ended_s": 1.5}, False, id="the other came before"),
-        pytest.param({"thread": 100}, False, id="one thread started both"),
-        pytest.param(
-            {"start": Start(100, Frame("a.py", 3, "run"))}, False, id="the other only waits for it"
-        ),
-    ],
-)
-@pytest.mark.parametrize("kind", ["transport", "mismatch", "straggler"])
-def test_threads_that_start_programs_at_once_are_named(
-    other: dict[str, Any], is_said: bool, kind: str
-) -> None:
-    """With the line of each; whether others start theirs in another order is left to chance."""
-    step = operation(
-        "jit_step", sequence=4, since_s=2.0, thread=100, frame=Frame("/s/train.py", 25, "train")
-    )
-    given = {"sequence": 5, "since_s": 3.0, "thread": 107, "frame": Frame("/s/eval.py", 7, "run")}
-    evaluation = operation("jit_eval", **{**given, **other})
-    states = {0: stands(0, step, evaluation), 1: stands(1, step)}
-    stuck = cause(kind, waiting=(0, 1), operation=evaluation)
-    result = builders.world(history=[make_event(0.0, 0, "forked", {"pid": 100})])
-    said = [*notes([stuck], states, result, judge(result, Symptoms()))]
-    starts = "rank 0 starts programs in 2 threads at once: jit_step #4 in the main thread"
-    text = f"{starts} at train.py:25 and jit_eval #5 in thread 107 at eval.py:7"
-    assert (text in said) == is_said
-    assert any("threads at once" in each for each in said) == is_said
