@@ -89,15 +89,19 @@ def _waits_for_all(state: RankState, others: Collection[int]) -> bool:
     return any(each.has_members and {*each.group}.issuperset(others) for each in state.pending)
 
 
-def followed(cause: Cause, parting: Parting | None) -> Cause:
+def followed(cause: Cause, parting: Parting | None, *, is_of_size: bool = False) -> Cause:
     """Return a mismatch with the culprits that follow from where the ranks parted.
 
     If all ranks entered the last operation, but earlier ones can never match, it is a mismatch.
+
+    Args:
+        is_of_size: Whether the culprit was ended because data did not fit. The data is of an
+            operation that does not match, perhaps long after the first one that does not.
     """
     if parting is None or parting.evidence != "operations" or cause.cut is not None:
         return cause
     is_late_mismatch = cause.kind == "transport" and not cause.culprits
-    if not (cause.kind == "mismatch" or is_late_mismatch):
+    if not (cause.kind == "mismatch" or is_late_mismatch or is_of_size):
         return cause
     culprits = parting.minority
     waiting = {*cause.waiting, *cause.culprits} - {*culprits}

@@ -27,7 +27,7 @@ from pytest_multihost.core.blame.refinements import (
 )
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
 from pytest_multihost.core.blame.shared_failures import with_shared_failures
-from pytest_multihost.core.blame.size_complaint import with_unfit_payloads
+from pytest_multihost.core.blame.size_complaint import complaining, with_unfit_payloads
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.rank_names import ranks_named
@@ -140,8 +140,9 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], known.unseen):
         causes = (UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)
-    parted = followed(causes[0], parting)
-    first = as_unordered(parted, states, finding) if parting is not None else parted
+    is_of_size = bool(complaining(causes[0], finding))
+    parted = followed(causes[0], parting, is_of_size=is_of_size)
+    first = as_unordered(parted, states)
     told = _of_one_instant((first, *causes[1:]), result)
     diagnosis = build_diagnosis(told, states, result, finding, context)
     if parting is None:

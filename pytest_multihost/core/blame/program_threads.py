@@ -11,7 +11,6 @@ from itertools import combinations
 from pathlib import PurePath
 
 from pytest_multihost.core.blame.cause import Cause
-from pytest_multihost.core.blame.size_complaint import complains_of_size
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.rank_names import rank_name
@@ -21,19 +20,15 @@ _RECENT = 8
 """How many programs of a rank are looked at, the last ones."""
 
 
-def as_unordered(cause: Cause, states: States, finding: Finding) -> Cause:
-    """Return a mismatch without culprits if on both sides threads of a rank run programs at once.
-
-    So is a rank judged that gloo has ended because of a size.
-    """
-    of_size = any(complains_of_size(finding.ranks[each]) for each in cause.culprits)
-    if not (cause.kind == "mismatch" or (cause.kind == "died" and of_size)):
+def as_unordered(cause: Cause, states: States) -> Cause:
+    """Return a mismatch that names nobody if a rank of each side runs programs in two threads."""
+    if cause.kind != "mismatch":
         return cause
     for side in (cause.culprits, cause.waiting):
         if not any(programs_at_once(states[each].known) for each in side if each in states):
             return cause
     waiting = tuple(sorted({*cause.culprits, *cause.waiting}))
-    return replace(cause, kind="mismatch", confidence="likely", culprits=(), waiting=waiting)
+    return replace(cause, confidence="likely", culprits=(), waiting=waiting)
 
 
 def threads_notes(cause: Cause, states: States, finding: Finding) -> Iterator[str]:

@@ -22,7 +22,7 @@ _COMPLAINT = "op.preamble.length <= op.nbytes"
 
 def as_doubtful(cause: Cause, finding: Finding) -> Cause:
     """Return the cause as only likely if gloo ended its culprit because of a size."""
-    return replace(cause, confidence="likely") if _complaining(cause, finding) else cause
+    return replace(cause, confidence="likely") if complaining(cause, finding) else cause
 
 
 def with_unfit_payloads(
@@ -67,7 +67,7 @@ def _as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
 
 def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Iterator[str]:
     """Yield why gloo ended the first cause's culprit, and what the members had entered."""
-    if causes[0].sides:  # the headline has what they entered
+    if causes[0].kind == "mismatch":  # the headline has what they entered
         for rank, each in enumerate(finding.ranks):
             if complains_of_size(each):
                 yield (
@@ -75,7 +75,7 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
                     " expected"
                 )
         return
-    for rank in _complaining(causes[0], finding):
+    for rank in complaining(causes[0], finding):
         inside = [
             (each, tuple(_entered(each, states)))
             for each in states[rank].known
@@ -91,7 +91,7 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
         )
 
 
-def _complaining(cause: Cause, finding: Finding) -> tuple[int, ...]:
+def complaining(cause: Cause, finding: Finding) -> tuple[int, ...]:
     """Return the culprits that died with gloo's complaint about a size as their last words."""
     if cause.kind != "died":
         return ()

@@ -342,6 +342,15 @@ def test_a_clear_cause_keeps_its_culprits() -> None:
     assert followed(cause, parting) == cause
 
 
+def test_the_parting_decides_who_sent_what_did_not_fit() -> None:
+    """The rank with the smaller tensor is ended; what another had entered before fitted."""
+    parting = found("step gather step", "step step gather", "step step gather")
+    cause = Cause(kind="died", confidence="likely", culprits=(2,), waiting=(0, 1))
+    mended = followed(cause, parting, is_of_size=True)
+    assert (mended.kind, mended.culprits, mended.waiting) == ("mismatch", (0,), (1, 2))
+    assert mended.confidence == "likely"
+
+
 def test_an_operation_that_all_entered_out_of_step_is_a_mismatch() -> None:
     """Nothing moves, because an earlier operation met another."""
     parting = found("step step step", "gather step step", "step step step")

@@ -69,7 +69,7 @@ def test_no_rank_is_to_blame_for_an_order_that_chance_makes(
     """The ranks do the same then; a rank that does it alone remains the culprit."""
     found = cause("mismatch", [1], waiting=(0, 2), operation=STEP)
     states = {rank: stands(rank, STEP, culprit if rank == 1 else waiting) for rank in range(3)}
-    judged = as_unordered(found, states, FINDING)
+    judged = as_unordered(found, states)
     assert judged.culprits == culprits
     assert (judged.confidence == "likely") == (not culprits)
 
@@ -78,4 +78,4 @@ def test_a_rank_that_raised_remains_the_culprit() -> None:
     """Whatever its threads do."""
     states = {rank: stands(rank, STEP, evaluation()) for rank in range(3)}
     found = cause("raised", [1], waiting=(0, 2))
-    assert as_unordered(found, states, FINDING) is found
+    assert as_unordered(found, states) is found
