@@ -34,11 +34,12 @@ _INTERPRETER = re.compile(r"(lib)?python3?(\.\d+)?[a-z]*(\.so[\d.]*)?")
 _SYSTEM = re.compile(
     r"\[vdso\]|(ld-linux-[-\w]+|"
     r"(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libgomp|libiomp5|libomp)(-[-.\w]+)?|"
-    r"(libopenblas|libscipy_openblas)[-.\w]*|_[a-z]+-[0-9a-f]{16})\.so[.\d]*"
+    r"(libopenblas|libscipy_openblas|libevent(_core|_pthreads)?)[-.\w]*|_[a-z]+-[0-9a-f]{16})"
+    r"\.so[.\d]*"
 )
-"""The C library, the loader, libraries that only compute for their caller (OpenMP, BLAS), and those
-that the harness preloads (`PreloadedLibrary.file_name`), which stand between all others and the C
-library."""
+"""The C library, the loader, libraries that only work for their caller (OpenMP, BLAS, the event
+loop of MPI's threads), and those that the harness preloads (`PreloadedLibrary.file_name`), which
+stand between all others and the C library."""
 _POOLS = re.compile(r"/tensorstore/_tensorstore[^/]*\.so")
 """Libraries whose thread pools reuse the stacks of ended threads."""
 _LOCKS = re.compile(

@@ -27,27 +27,61 @@ _COLLECTIVES = [
     "Alltoallw",
     "Barrier",
     "Bcast",
+    "Cart_create",
+    "Comm_accept",
+    "Comm_connect",
     "Comm_create",
+    "Comm_create_group",
+    "Comm_disconnect",
     "Comm_dup",
+    "Comm_dup_with_info",
     "Comm_free",
+    "Comm_spawn",
+    "Comm_spawn_multiple",
     "Comm_split",
+    "Comm_split_type",
+    "Dist_graph_create",
+    "Dist_graph_create_adjacent",
     "Exscan",
     "File_close",
     "File_open",
+    "File_preallocate",
     "File_read_all",
+    "File_read_all_end",
     "File_read_at_all",
+    "File_read_at_all_end",
+    "File_read_ordered",
+    "File_set_size",
+    "File_set_view",
+    "File_sync",
     "File_write_all",
+    "File_write_all_end",
     "File_write_at_all",
+    "File_write_at_all_end",
+    "File_write_ordered",
     "Finalize",
     "Gather",
     "Gatherv",
+    "Graph_create",
+    "Init",
+    "Init_thread",
+    "Intercomm_create",
+    "Intercomm_merge",
+    "Neighbor_allgather",
+    "Neighbor_allgatherv",
+    "Neighbor_alltoall",
+    "Neighbor_alltoallv",
+    "Neighbor_alltoallw",
     "Reduce",
     "Reduce_scatter",
     "Reduce_scatter_block",
     "Scan",
     "Scatter",
     "Scatterv",
+    "Win_allocate",
+    "Win_allocate_shared",
     "Win_create",
+    "Win_create_dynamic",
     "Win_fence",
     "Win_free",
 ]
@@ -67,6 +101,15 @@ _REQUESTS = (
     "Waitall",
     "Waitany",
     "Waitsome",
+    "Win_complete",
+    "Win_flush",
+    "Win_flush_all",
+    "Win_lock",
+    "Win_lock_all",
+    "Win_start",
+    "Win_unlock",
+    "Win_unlock_all",
+    "Win_wait",
 )
 
 _KINDS: Mapping[str, OperationKind] = {
@@ -76,15 +119,32 @@ _KINDS: Mapping[str, OperationKind] = {
 }
 """The operations of MPI that wait, by their names without the prefix ``MPI_``."""
 
+_OF_OBJECTS = (
+    "allgather allreduce alltoall barrier bcast exscan gather neighbor_allgather neighbor_alltoall"
+    " reduce scan scatter"
+)
 _METHODS: Mapping[str, str] = {
-    **{each: each for each in _KINDS if not each.startswith(("Comm_", "File_", "Finalize"))},
-    **{each.lower(): each for each in (*_COLLECTIVES, *_TRANSFERS) if "_" not in each},
+    **{
+        each: each for each in _KINDS if not each.startswith(("Comm_", "File_", "Win_", "Finalize"))
+    },
+    **{each: each.capitalize() for each in _OF_OBJECTS.split()},
+    **{each.lower(): each for each in _TRANSFERS if "_" not in each},
     **{each.removeprefix("Comm_").capitalize(): each for each in _KINDS if "Comm_" in each},
+    **{f"Create_{each}": f"{each.capitalize()}_create" for each in ("cart", "graph", "dist_graph")},
+    "Create_dist_graph_adjacent": "Dist_graph_create_adjacent",
+    "Create_intercomm": "Intercomm_create",
+    "Merge": "Intercomm_merge",
     "waitall": "Waitall",
 }
 """The methods of mpi4py that perform them: pickled objects have names in lower case. `wait` is a
-method of too many other things."""
+method of too many other things, so the class must be known."""
 
+_WAITS = ("wait", "Wait")
+
+_CLASSES: Mapping[str, str] = {"Win": "Win_", "File": "File_", "Request": "", "Prequest": ""}
+"""How the names of operations begin that are methods of other classes than a communicator."""
+
+_OBJECT = re.compile(r"<mpi4py\.MPI\.(\w+)")
 _CALL = re.compile(r"([\w.\[\]]+)\.(\w+)\(")
 _NATIVE = re.compile(r"P?MPI_(\w+?)(_c)?")
 _PEER = re.compile(r"\b(?:root|source|dest)\s*=\s*(\w+)")
@@ -109,16 +169,23 @@ def operation_of_line(
     *,
     size: int,
     at_s: float,
+    is_own: bool = True,
 ) -> Operation | None:
-    """Return the operation that a line of the user's performs by mpi4py; None if it performs none.
+    """Return the operation that a line performs by mpi4py; None if it performs none.
 
     Args:
         source: The text of the line.
         values: The variables of its function, as text.
         lines: The whole file: it may say that the communicator is the one of all ranks.
+        is_own: Whether the line is the user's: in a library's, which may use sockets as well, the
+            class of the object must be known.
     """
     for communicator, method in _CALL.findall(source):
-        name = _METHODS.get(method)
+        if not is_own and not _OBJECT.match(values.get(communicator, "")):
+            continue
+        name = _name(method, values.get(communicator, ""))
+        if method in _WAITS and not name and _is_request(communicator, lines):
+            name = "Wait"
         if name is None:
             continue
         found = _operation(name, size=size, at_s=at_s)
@@ -132,6 +199,31 @@ def operation_of_line(
             return replace(found, has_members=True)
         return as_of_some(replace(found, detail=communicator))
     return None
+
+
+def _is_request(variable: str, lines: Sequence[str]) -> bool:
+    """Return whether a file gives what begins an operation to a variable, and nothing else."""
+    assigned = re.compile(
+        rf"\s*{re.escape(variable)}\s*(?::[^=]*)?=\s*(?:[\w.\[\]]+\.[iI](\w+)\()?"
+    )
+    given = {match[1] for line in lines if (match := assigned.match(line))}
+    return bool(given) and all(each and each.capitalize() in _KINDS for each in given)
+
+
+def _name(method: str, shown: str) -> str | None:
+    """Return the operation that a method of an object performs; None if it performs none.
+
+    Args:
+        shown: The object as text; empty if it is no variable of the function.
+    """
+    found = _OBJECT.match(shown)
+    if shown and found is None:  # a socket has a method `recv`, too
+        return None
+    if found is None or found[1] not in _CLASSES:
+        return _METHODS.get(method)
+    name = f"{_CLASSES[found[1]]}{method.lower()}"
+    name = f"{name[:1].upper()}{name[1:]}"
+    return name if name in _KINDS else None
 
 
 def _is_world(communicator: str, lines: Sequence[str]) -> bool:

@@ -351,19 +351,20 @@ class _Seen:
         return wait
 
     def _in_mpi(self, rank: int, label: str | None) -> SeenWait | None:
-        """Return the operation of MPI that the user's innermost line performs, if it does one."""
-        main, user = self._main(rank), self._user_frame(rank)
-        if main is None or user is None or main.frames[0] != user or label in _GONE:
+        """Return the operation of MPI that the innermost line performs, if it does one."""
+        main = self._main(rank)
+        if main is None or not main.frames or label in _GONE:
             return None
         if not uses_mpi(read_maps(self.job.pids[rank])):
             return None
         context = _as_seen_by(self.job.pids[rank], self.context)
         found = operation_of_line(
-            context.place(user).source,
+            context.place(main.frames[0]).source,
             main.values[0] if main.values else {},
-            context.lines_of(user.file),
+            context.lines_of(main.frames[0].file),
             size=self.job.size,
             at_s=self.now.at_s,
+            is_own=not is_library(main.frames[0].file),
         )
         return None if found is None else self._of_mpi(rank, found, spins=label == "RUNNING")
 

@@ -22,6 +22,7 @@ def in_line(source: str, lines: tuple[str, ...] = WORLD, **values: str) -> Opera
         ("comm.Bcast(weights, root=0)", "MPI_Bcast"),
         ("comm.Barrier()", "MPI_Barrier"),
         ("parts = comm.gather(part)", "MPI_Gather"),
+        ("comm.neighbor_allgather(part)", "MPI_Neighbor_allgather"),
     ],
 )
 def test_a_method_of_a_communicator_is_a_collective(source: str, name: str) -> None:
@@ -52,13 +53,55 @@ def test_other_methods_are_no_operations_of_mpi(source: str) -> None:
     assert in_line(source) is None
 
 
+@pytest.mark.parametrize(
+    ("source", "shown", "name"),
+    [
+        ("it.wait()", "<mpi4py.MPI.Request at 0x7f12>", "MPI_Wait"),
+        ("it.Fence()", "<mpi4py.MPI.Win at 0x7f12>", "MPI_Win_fence"),
+        ("it.Read_all(part)", "<mpi4py.MPI.File at 0x7f12>", "MPI_File_read_all"),
+        ("it.Create_cart((2, 2))", "<mpi4py.MPI.Intracomm at 0x7f12>", "MPI_Cart_create"),
+        ("it.Neighbor_alltoall(a, b)", "<mpi4py.MPI.Cartcomm at 0x7f12>", "MPI_Neighbor_alltoall"),
+        ("it.recv(1024)", "<socket.socket at 0x7f12>", None),
+        ("it.wait()", "<threading.Event at 0x7f12>", None),
+        ("it.finalize()", "", None),
+        ("it.init(key)", "", None),
+    ],
+)
+def test_the_class_of_an_object_tells_which_operation_its_method_is(
+    source: str, shown: str, name: str | None
+) -> None:
+    """An innocent: a socket and an event have methods of the same names."""
+    found = in_line(source, it=shown) if shown else in_line(source)
+    assert (found.name if found is not None else None) == name
+
+
+def test_a_variable_of_a_module_is_a_request_if_its_file_says_so() -> None:
+    """An innocent: an event is waited for by the same method, and so is what may be either."""
+    begun, event = "    req: Any = comm.irecv(source=1)", "req = threading.Event()"
+    found = in_line("x = req.wait()", (*WORLD, begun))
+    assert found is not None
+    assert (found.name, found.kind) == ("MPI_Wait", "transfer")
+    assert in_line("x = req.wait()", (*WORLD, event)) is None
+    assert in_line("x = req.wait()", (*WORLD, begun, event)) is None
+
+
+def test_a_line_of_a_library_is_an_operation_if_it_has_a_communicator() -> None:
+    """An innocent: a library that receives from a connection."""
+
+    def in_library(source: str, **values: str) -> Operation | None:
+        return operation_of_line(source, values, (), size=4, at_s=1.0, is_own=False)
+
+    assert in_library("return comm.allreduce(n)", comm="<mpi4py.MPI.Intracomm at 0x7f12>")
+    assert in_library("return self.connection.recv(n)", self="<Client at 0x7f12>") is None
+
+
 def test_native_frames_show_the_interface_of_mpi() -> None:
     """The outermost function counts: a collective is made of messages."""
     thread = NativeThread(1, ("MPIR_Wait_state", "MPI_Recv_c", "PMPI_Allreduce", "_PyEval"))
     found = operation_of_frames([thread], size=4, at_s=1.0)
     assert found is not None
     assert found.name == "MPI_Allreduce"
-    assert operation_of_frames([NativeThread(1, ("MPI_Init",))], size=4, at_s=1.0) is None
+    assert operation_of_frames([NativeThread(1, ("MPI_Type_commit",))], size=4, at_s=1.0) is None
 
 
 def test_a_process_uses_mpi_if_it_has_loaded_its_library() -> None:

@@ -440,6 +440,7 @@ def test_a_runtimes_own_thread_may_wake_up_again_and_again() -> None:
         "libc-2.31.so",
         "libm.so.6",
         "libgomp-a34b3233.so.1",
+        "libevent_core-2.1.so.7",
         "ld-linux-x86-64.so.2",
         "[vdso]",
         "libscipy_openblas64_-99b71e71.so",
