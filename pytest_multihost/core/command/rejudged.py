@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.core.attempt.rejudge import Rejudged, rejudge
 from pytest_multihost.core.backends import offered_backends, symptoms_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError
@@ -20,10 +21,8 @@ from pytest_multihost.core.model.verdict import PlaceGroup
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.core.report.artifacts import (
-    Rejudged,
     RunFolder,
     read_artifact,
-    rejudge,
     unusable,
 )
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_index, write_page

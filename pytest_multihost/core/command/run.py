@@ -16,8 +16,12 @@ from pathlib import Path
 
 import pluggy
 
+from pytest_multihost.core.attempt.judge import judge
+from pytest_multihost.core.attempt.observe import WatchedWorld
+from pytest_multihost.core.attempt.progress import WorldProgress
+from pytest_multihost.core.attempt.write import write
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
-from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.program import Program
 from pytest_multihost.core.command.role_programs import RoleProgram, roles_of
@@ -42,7 +46,6 @@ from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.rank_names import rank_name, ranks_named
 from pytest_multihost.core.model.replay import checksum
-from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.setting_values import (
     DEFAULT_BACKEND,
     MAX_RANKS,
@@ -54,8 +57,6 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.outcome.agreement import require_agreement
-from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables
@@ -64,14 +65,14 @@ from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (
     Attempt,
     RunFolder,
+    build_verdict,
     new_run_id,
     package_versions,
 )
-from pytest_multihost.core.report.html import PAGE_NAME, write_judged
+from pytest_multihost.core.report.html import PAGE_NAME
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
 from pytest_multihost.core.services import ServiceKind, asked_for, order_part, services_of_world
-from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes of ``multihost run``."""
@@ -292,7 +293,9 @@ class _Command:
             if log.exists() and not log.stat().st_size:
                 log.unlink()
         with ranks_named(spec.role_names):
-            return _show_end(_judged(result, backend), files, options)
+            context = SourceContext(str(Path.cwd()))
+            judged = judge(result, symptoms_of([backend]), context)
+            return _show_end(judged, files, options)
 
     def _as_possible(self, spec: WorldSpec, launcher: ServerLauncher) -> WorldSpec:
         """Return a world with roles without its host if this machine cannot make that."""
@@ -378,13 +381,6 @@ def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
     return backend in offered_backends(own) and all(
         kinds[each.kind] == own_kinds.get(each.kind) for each in spec.faults
     )
-
-
-def _judged(result: WorldResult, backend: Backend) -> Judgement:
-    judged = judge_world(result, symptoms_of([backend]), SourceContext(str(Path.cwd())))
-    # As for a test, a run whose fault never fired has shown nothing.
-    finding = require_fired(judged.finding, result)
-    return replace(judged, finding=require_agreement(finding, result, str(Path.cwd())))
 
 
 def _show_end(judged: Judgement, files: _Files, options: RunOptions) -> int:
@@ -570,10 +566,11 @@ class _Files:
             OSError: The run's list of verdicts cannot be written.
         """
         about = Attempt(self.folder.run_id, self.directory.name, None, package_versions())
-        verdict, problems = write_judged(self.directory, judged, about, self.renderers)
-        self.folder.append_verdict(verdict.record())
-        for each in problems:
-            sys.stderr.write(f"multihost run: {printable(str(each))}\n")
+        verdict = build_verdict(judged, about)
+        for _, error in write(
+            self.directory, judged, verdict, about, self.renderers, run=self.folder
+        ):
+            sys.stderr.write(f"multihost run: {printable(str(error))}\n")
         page = self.directory / PAGE_NAME
         shown = page if page.exists() else self.directory
         here = Path.cwd()

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core.attempt.progress import WorldProgress
 from pytest_multihost.core.command.world_page import has_colours
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.live_line import ERASE
-from pytest_multihost.core.watched_world import WorldProgress
 
 _COLOURS = (36, 32, 33, 35, 34, 31)
 """Cyan, green, yellow, magenta, blue, red; the ranks get them in turn."""

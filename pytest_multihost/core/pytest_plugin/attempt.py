@@ -15,19 +15,20 @@ from pathlib import Path
 import pluggy
 import pytest
 
-from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.attempt.judge import judge
+from pytest_multihost.core.attempt.observe import WatchedWorld
+from pytest_multihost.core.attempt.write import write
+from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.outcome.agreement import require_agreement
-from pytest_multihost.core.outcome.fault_progress import require_fired
+from pytest_multihost.core.outcome import Finding, RankFacts
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.debugger import BorrowedTerminal
 from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.core.pytest_plugin.options import EARLY
-from pytest_multihost.core.pytest_plugin.plan import Plan, apply_expectation
+from pytest_multihost.core.pytest_plugin.plan import Expectation, Plan, apply_expectation
 from pytest_multihost.core.pytest_plugin.tally import Tally
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.registry import offered_renderers
@@ -36,12 +37,9 @@ from pytest_multihost.core.report.artifacts import (
     RunFolder,
     build_verdict,
     package_versions,
-    write_attempt,
-    write_facts,
 )
-from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_page
+from pytest_multihost.core.report.html import PAGE_NAME
 from pytest_multihost.core.services import debugger_service
-from pytest_multihost.core.watched_world import WatchedWorld
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +119,13 @@ def run_attempt(
             tick_s=live.tick_s,
             on_hang=partial(_keep_alive, config) if is_kept else None,
         )
-    judged = judge_world(result, plan.symptoms, SourceContext(str(config.rootpath)))
-    finding = judged.finding
-    if plan.expected is not None:
-        finding = apply_expectation(finding, plan.expected, judged.diagnosis)
-    # Last, because a test whose fault never fired has shown nothing, even if it hung as expected.
-    finding = require_fired(finding, result)
-    finding = require_agreement(finding, result, str(config.rootpath))
-    judged = replace(judged, finding=finding)
+    expected = plan.expected
+    judged = judge(
+        result,
+        plan.symptoms,
+        SourceContext(str(config.rootpath)),
+        None if expected is None else partial(_as_expected, expected),
+    )
     attempt = CompletedAttempt(plan, judged, directory, scratch, watchdog.warned)
     analyses = config.hook.pytest_multihost_analyse(item=item, attempt=attempt)
     attempt = replace(attempt, analyses=tuple(analyses))
@@ -142,34 +139,34 @@ def _write_artifacts(
     attempt: CompletedAttempt, folder: RunFolder, tally: Tally, hook: pluggy.HookRelay
 ) -> None:
     """Write all records of an attempt; the tally notes files that could not be written."""
-    plan, judged, directory = attempt.plan, attempt.judged, attempt.directory
-    result, finding, root = judged.result, judged.finding, judged.context.root
+    judged, directory = attempt.judged, attempt.directory
+    finding, nodeid = judged.finding, judged.result.spec.nodeid
     about = Attempt(
         run_id=folder.run_id,
         directory=directory.name,
         worker=os.environ.get("PYTEST_XDIST_WORKER"),
         environment=package_versions(),
     )
-    is_expected = None if plan.expected is None else finding.status == "passed"
+    is_expected = None if attempt.plan.expected is None else finding.status == "passed"
     records = {each.name: each.record for each in attempt.analyses}
-    verdict = replace(build_verdict(judged, about), expected=is_expected, analyses=records)
-    has_findings = any(each.has_findings for each in attempt.analyses)
-    has_page = finding.outcome not in ("passed", "skipped") or has_findings
-    nodeid = result.spec.nodeid
     with tally.noting(nodeid):
-        if has_page:
-            write_facts(directory, result, plan.symptoms, about, root=root)
-        write_attempt(directory, verdict.record(), result.history, origin_s=result.started_s)
-        folder.append_verdict(verdict.record())
-    if not has_page:
-        return
-    renderers = offered_renderers(hook)
-    for each in renderers:
-        if each.write is not None:
-            with tally.noting(f"{nodeid}: {each.name}"):
-                each.write(directory, judged)
-    with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last, because it lists the other files
-        write_page(directory, PageModel(judged=judged, verdict=verdict), renderers)
+        verdict = replace(build_verdict(judged, about), expected=is_expected, analyses=records)
+        has_findings = any(each.has_findings for each in attempt.analyses)
+        problems = write(
+            directory,
+            judged,
+            verdict,
+            about,
+            offered_renderers(hook),
+            run=folder,
+            has_page=finding.outcome not in ("passed", "skipped") or has_findings,
+        )
+        for name, error in problems:
+            tally.note(f"{nodeid}: {name}" if name else nodeid, error)
+
+
+def _as_expected(expected: Expectation, judged: Judgement) -> Finding:
+    return apply_expectation(judged.finding, expected, judged.diagnosis)
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 
+from pytest_multihost.core.attempt.progress import FindBlockingRanks, WorldProgress
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.pytest_private import (
     is_terminal,
@@ -21,7 +22,6 @@ from pytest_multihost.core.pytest_private import (
 )
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.live_line import ERASE, overlay
-from pytest_multihost.core.watched_world import FindBlockingRanks, WorldProgress
 
 
 @dataclass(slots=True)

@@ -58,8 +58,12 @@ class Tally:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - no error may hide the verdict
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            self.unwritten.append(f"{what}: {text}")
+            self.note(what, error)
+
+    def note(self, what: str, error: Exception) -> None:
+        """Record an error of writing artifacts."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        self.unwritten.append(f"{what}: {text}")
 
 
 TALLY = pytest.StashKey[Tally]()

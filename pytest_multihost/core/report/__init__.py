@@ -22,7 +22,6 @@ from pytest_multihost.core.report.artifacts import (
     build_verdict,
     last_attempts,
     new_run_id,
-    rejudge,
     write_attempt,
     write_facts,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "last_attempts",
     "new_run_id",
     "read_log",
-    "rejudge",
     "without_lines",
     "write_attempt",
     "write_facts",

@@ -18,13 +18,12 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_multihost.core import files
-from pytest_multihost.core.backends import BUILT_IN_BACKENDS, symptoms_of
-from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.errors import MultihostError, shown
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.json_values import (
@@ -36,24 +35,19 @@ from pytest_multihost.core.model.json_values import (
     parse_foreign,
     to_json,
 )
-from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.model.replay import replay_command, token
-from pytest_multihost.core.model.result import WorldResult, implausible
-from pytest_multihost.core.model.source import SourceFiles
-from pytest_multihost.core.model.stack import context_of
+from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.verdict import LARGE, JsonVerdict, RankResult, Verdict
 from pytest_multihost.core.outcome import RankFinding, Symptoms
 from pytest_multihost.core.outcome.fault_progress import (
     fault_note,
     firings,
     releases,
-    require_fired,
 )
 
 _MAX_NAME = 120
 T = TypeVar("T")
-BUILT_IN_SYMPTOMS = symptoms_of(BUILT_IN_BACKENDS)
 _MAX_BYTES, _MAX_WHY = 1 << 26, 300
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
 _STACKS = re.compile(r"rank-.*\.stacks")
@@ -327,7 +321,7 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class Facts:
     """The content of facts.json.
 
     Attributes:
@@ -346,48 +340,8 @@ def write_facts(
 ) -> None:
     """Write the data from which `rejudge` can derive the verdict again."""
     # A test may have put values into pytest's report that are not JSON.
-    text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
+    text = json.dumps(to_json(Facts(result, symptoms, attempt, root)), default=repr)
     files.write(directory / "facts.json", text + "\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejudged:
-    """A world judged a second time, from its artifacts.
-
-    Attributes:
-        verdict: The verdict derived now.
-        written: The verdict written at the time of the run.
-        unknown_symptoms: Patterns in the file that no backend of this installation has; they were
-            not looked for.
-    """
-
-    judged: Judgement
-    verdict: Verdict
-    written: JsonObject
-    unknown_symptoms: tuple[str, ...] = ()
-
-
-def rejudge(
-    directory: Path, sources: SourceFiles, symptoms: Symptoms = BUILT_IN_SYMPTOMS
-) -> Rejudged:
-    """Judge a world from its artifacts alone.
-
-    Args:
-        sources: The source files that may be read: the artifacts may be anybody's.
-        symptoms: All patterns of this installation's backends; those of the file are not trusted.
-
-    Raises:
-        MultihostError: A file is missing or unusable.
-    """
-    facts = read_artifact(directory / "facts.json", partial(from_json, _Facts))
-    written = read_artifact(directory / "verdict.json", partial(from_json, JsonObject))
-    for problem in implausible(facts.result):
-        raise unusable(directory / "facts.json", problem)
-    looked_for, others = facts.symptoms.known_among(symptoms)
-    judged = judge_world(facts.result, looked_for, context_of(facts.root, sources))
-    with ranks_named(facts.result.spec.role_names):
-        judged = replace(judged, finding=require_fired(judged.finding, facts.result))
-        return Rejudged(judged, build_verdict(judged, facts.attempt), written, others)
 
 
 def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:

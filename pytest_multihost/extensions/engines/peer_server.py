@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from pytest_multihost.core.attempt.observe import harness_processes
 from pytest_multihost.core.launch import Ending
 from pytest_multihost.core.launch.ending_signals import ENDING, LOST_AFTER_S
 from pytest_multihost.core.launch.frames import Frame
@@ -57,7 +58,6 @@ from pytest_multihost.core.slots import slots_path
 from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel import ProcReader
 from pytest_multihost.core.watch.probes import request_dump
-from pytest_multihost.core.watched_world import harness_processes
 from pytest_multihost.extensions.engines.attach import pack
 
 _FAREWELL_S = 30.0

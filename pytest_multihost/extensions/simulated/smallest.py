@@ -15,6 +15,7 @@ from typing import Literal
 
 import pytest
 
+from pytest_multihost.core.attempt.observe import WatchedWorld
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.launch import Launcher
 from pytest_multihost.core.model.errors import LaunchError
@@ -24,7 +25,6 @@ from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.run import RUN
 from pytest_multihost.core.pytest_private import base_temp, skip_item
-from pytest_multihost.core.watched_world import WatchedWorld
 from pytest_multihost.extensions.simulated.learned import name_of_test
 from pytest_multihost.extensions.simulated.service import NAME
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.core.attempt.observe import WatchedWorld
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.spec import WorldSpec
@@ -25,7 +26,6 @@ from pytest_multihost.core.pytest_plugin.launchers import launch_requirements
 from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.run import RUN
 from pytest_multihost.core.pytest_private import base_temp
-from pytest_multihost.core.watched_world import WatchedWorld
 from pytest_multihost.extensions.sweep.classes import Records
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.remains import Remains, compare, read_remains

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.core.attempt.rejudge import rejudge
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.report import rejudge
 from pytest_multihost.testing import files_below
 
 RECORDED = sorted(Path(__file__).parents[2].joinpath("recorded").glob("*.json.gz"))

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from builders import ended, history_of_a_hang, in_tests, operation, page, seen, world
 
+from pytest_multihost.core.attempt.rejudge import rejudge
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.core.report import Attempt, build_verdict, rejudge
+from pytest_multihost.core.report import Attempt, build_verdict
 from pytest_multihost.core.report.text import page_sections
 from pytest_multihost.testing import (
     Event,

@@ -8,7 +8,6 @@ a failed world.
 from pytest_multihost.core.report.html.pages import (
     PAGE_NAME,
     write_index,
-    write_judged,
     write_page,
 )
 from pytest_multihost.core.report.html.render import render, render_part
@@ -20,6 +19,5 @@ __all__ = [
     "render",
     "render_part",
     "write_index",
-    "write_judged",
     "write_page",
 ]

@@ -1,26 +1,17 @@
-"""Writes the two kinds of pages: one for each attempt that hung or failed, one for each run.
-
-`write_judged` also writes the other records of such an attempt.
-"""
+"""Writes the two kinds of pages: one for each attempt that hung or failed, one for each run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core import files
-from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.verdict import JsonVerdict, Verdict, world_word
+from pytest_multihost.core.model.verdict import JsonVerdict, world_word
 from pytest_multihost.core.report import ground
 from pytest_multihost.core.report.artifacts import (
-    Attempt,
     RunFolder,
-    build_verdict,
-    write_attempt,
-    write_facts,
 )
 from pytest_multihost.core.report.html import sections
 from pytest_multihost.core.report.html.render import display_text, render, script_json
@@ -188,34 +179,3 @@ def _outcome(verdict: JsonVerdict) -> str:
     if verdict["status"] in ("failed", "error") and verdict["outcome"] in ("hung", "crashed"):
         return world_word(verdict)
     return str(verdict["status"])
-
-
-def write_judged(
-    directory: Path, judged: Judgement, about: Attempt, renderers: Sequence[Renderer]
-) -> tuple[Verdict, list[OSError]]:
-    """Write all records of a failed world: facts, verdict, history, extensions' files, the page.
-
-    Args:
-        directory: The attempt's folder, with the logs.
-
-    Returns:
-        The verdict, and the errors of files that could not be written, for example on a full disk.
-    """
-    result, root = judged.result, judged.context.root
-    verdict = build_verdict(judged, about)
-    of_extensions = (each.write for each in renderers if each.write is not None)
-    write: tuple[Callable[[], object], ...] = (  # the page comes last, because it lists the others
-        lambda: write_facts(directory, result, judged.finding.symptoms, about, root=root),
-        lambda: write_attempt(
-            directory, verdict.record(), result.history, origin_s=result.started_s
-        ),
-        *(partial(each, directory, judged) for each in of_extensions),
-        lambda: write_page(directory, PageModel(judged=judged, verdict=verdict), renderers),
-    )
-    problems = []
-    for each in write:
-        try:
-            each()
-        except OSError as error:
-            problems.append(error)
-    return verdict, problems

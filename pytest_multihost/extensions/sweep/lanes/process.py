@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
+from pytest_multihost.core.attempt.observe import WatchedWorld
+from pytest_multihost.core.attempt.write import write
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.launch.job_spec import take_job
@@ -22,9 +24,7 @@ from pytest_multihost.core.launch.server import ServerLauncher, SplitLauncher
 from pytest_multihost.core.model.replay import token
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
-from pytest_multihost.core.report.artifacts import Attempt
-from pytest_multihost.core.report.html import write_judged
-from pytest_multihost.core.watched_world import WatchedWorld
+from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.lanes.messages import (
     FromLane,
@@ -177,7 +177,8 @@ def _write_artifacts(directory: Path, judged: Judgement, request: RunWorld) -> N
     about = Attempt(
         run_id=request.run_id, directory=directory.name, worker=None, environment=environment
     )
-    write_judged(directory, judged, about, offered_renderers(new_plugin_manager().hook))
+    renderers = offered_renderers(new_plugin_manager().hook)
+    write(directory, judged, build_verdict(judged, about), about, renderers, run=None)
 
 
 def _shortened(run: DisturbedRun) -> DisturbedRun:

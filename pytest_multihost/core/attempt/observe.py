@@ -1,7 +1,6 @@
-"""Run one world with its watchdog and services, and describe its progress in a line.
+"""Runs one world with its watchdog and services.
 
-This module does not depend on pytest. It also gives the watchdog the processes that the harness
-runs around the ranks.
+The watchdog also gets the processes that the harness runs around the ranks.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
 from pytest_multihost.core.launch.descriptor_limit import keep_descriptors_free
@@ -21,11 +19,10 @@ from pytest_multihost.core.launch.memory_guard import MemoryGuard
 from pytest_multihost.core.launch.scratch import make_shared_directories, sockets_directory
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.setting_values import Early
-from pytest_multihost.core.model.spec import Subject, WorldSpec
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.report.live_line import blocking_text, progress_text
 from pytest_multihost.core.services import (
     BUILT_IN_SERVICES,
     Opening,
@@ -34,7 +31,7 @@ from pytest_multihost.core.services import (
 )
 from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.core.watch.kernel import HarnessProcesses
-from pytest_multihost.core.watch.probes import PySpySampler, dump_stacks
+from pytest_multihost.core.watch.probes import dump_stacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,37 +134,6 @@ class WatchedWorld:
         result = result.with_events(clean_up_faults(result.history, self.scratch))
         shutil.rmtree(sockets_directory(self.scratch), ignore_errors=True)  # even if it is kept
         return result
-
-
-FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
-"""Returns the ranks that the others wait for, if they wait for any."""
-
-
-@dataclass(slots=True)
-class WorldProgress:
-    """Describes in one line where the ranks of a running world are.
-
-    If ranks wait for another, the line names that rank and its current line of code.
-    """
-
-    blocking_ranks: FindBlockingRanks
-    subject: Subject = "test"
-    _sampler: PySpySampler = field(default_factory=PySpySampler)
-    _since: tuple[tuple[int, ...], float] = ((), 0.0)
-
-    def close(self) -> None:
-        """End the process that reads the stacks."""
-        self._sampler.close()
-
-    def text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
-        """Return the line for the time `seconds` after the start."""
-        blocking = self.blocking_ranks(facts)
-        if blocking is None:
-            return progress_text(seconds, facts, self.subject)
-        if self._since[0] != blocking.ranks:
-            self._since = blocking.ranks, seconds
-        where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
-        return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
 
 
 def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
