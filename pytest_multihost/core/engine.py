@@ -34,6 +34,7 @@ from pytest_multihost.core.blame.program_members import with_stacks
 from pytest_multihost.core.launch import HarnessCollectives, Launcher, RunningWorld
 from pytest_multihost.core.launch.ending_signals import end_in_spite_of_signals, interrupted_once
 from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.model.end import Ending
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import (
     Done,
@@ -58,7 +59,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.messages import Release as OpenGate
 from pytest_multihost.core.model.rank_names import rank_set, ranks_named
-from pytest_multihost.core.model.result import Ending, RankSnapshot, WorldResult, utc_text
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult, utc_text
 from pytest_multihost.core.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.outcome import RankFacts, advance, describe_exit

@@ -26,6 +26,7 @@ from pytest_multihost.core.model.collectives import COLLECTIVES as COLLECTIVES
 from pytest_multihost.core.model.collectives import MULTIHOST_UTILS as MULTIHOST_UTILS
 from pytest_multihost.core.model.collectives import of_flight_name as of_flight_name
 from pytest_multihost.core.model.collectives import of_function as of_function
+from pytest_multihost.core.model.end import Ending as Ending
 from pytest_multihost.core.model.errors import GarbledError as GarbledError
 from pytest_multihost.core.model.errors import LaunchError as LaunchError
 from pytest_multihost.core.model.errors import MultihostError as MultihostError
@@ -130,7 +131,6 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint as Recorded
 from pytest_multihost.core.model.replay import read_token as read_token
 from pytest_multihost.core.model.replay import token as token
 from pytest_multihost.core.model.result import Activity as Activity
-from pytest_multihost.core.model.result import Ending as Ending
 from pytest_multihost.core.model.result import Label as Label
 from pytest_multihost.core.model.result import RankSnapshot as RankSnapshot
 from pytest_multihost.core.model.result import ServiceRecord as ServiceRecord

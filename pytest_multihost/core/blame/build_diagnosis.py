@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.blame.cause import Cause, first_waits
@@ -23,7 +23,7 @@ from pytest_multihost.core.model.operation import (
     STORE_KIND,
     Operation,
 )
-from pytest_multihost.core.model.result import Ending, WorldResult
+from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import (
@@ -35,19 +35,10 @@ from pytest_multihost.core.model.verdict import (
 )
 from pytest_multihost.core.outcome import Finding
 
-_BY_ENDING: Mapping[Ending, DetectedBy] = {
-    "proof": "proof",
-    "mismatch": "mismatch",
-    "stopped": "stopped",
-    "overrun": "deadline",
-    "startup-overrun": "deadline",
-    "waited": "deadline",
-}
-
 
 def detected_by(result: WorldResult) -> str | None:
     """Return how a hang was detected; None if an event of a rank ended the world."""
-    return result.origin.detected_by or _BY_ENDING.get(result.ending)
+    return result.origin.detected_by or result.end.detected_by or None
 
 
 def build_diagnosis(

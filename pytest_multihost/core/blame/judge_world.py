@@ -102,7 +102,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
 
     A world that failed is diagnosed if other ranks were waiting for the rank that failed.
     """
-    if finding.outcome in ("passed", "skipped") or result.ending in ("lost", "interrupted"):
+    if finding.outcome in ("passed", "skipped") or result.end.is_lost:
         return None
     known = result.known
     seen = (

@@ -10,10 +10,11 @@ from pytest_multihost.core.blame.headline import headline
 from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.program_threads import threads_notes
 from pytest_multihost.core.blame.wait_graph import States
+from pytest_multihost.core.model.end import Ending
 from pytest_multihost.core.model.event import ProgramRestarted
 from pytest_multihost.core.model.operation import KEY_WAITS, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
-from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
+from pytest_multihost.core.model.result import WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
 from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_faults
 

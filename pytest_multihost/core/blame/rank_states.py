@@ -38,13 +38,6 @@ Condition = Literal[
 _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
 """Labels of a main thread that works while another thread waits in an operation."""
 
-_DEADLINES = ("overrun", "startup-overrun", "waited")
-"""Endings at which a rank that still runs counts as restless.
-
-If a world ends sooner, for instance because other ranks' runtimes aborted, a running rank is only
-late: it may be between two long reads.
-"""
-
 _LAST_SNAPSHOTS = 8
 """How many of the last snapshots, four a second, show whether a rank ran to the end."""
 
@@ -155,7 +148,9 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
             pending=_pending(each, its, last, symptoms),
             known=(*last.recent, *(one for one in its.operations if one not in last.recent)),
             entered=entered,
-            is_restless=result.ending in _DEADLINES and _is_restless(last_seen.get(rank)),
+            # If a world ends sooner, for instance because other ranks' runtimes aborted, a running
+            # rank is only late: it may be between two long reads.
+            is_restless=result.end.basis == "time" and _is_restless(last_seen.get(rank)),
             polls=_mostly_sleeps(rank, result) and _is_restless(last_seen.get(rank)),
             is_killed=is_killed,
             is_lost=each.has_given_up,

@@ -19,11 +19,11 @@ with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all o
 Input of a world: `spec`, `fault`, `role` with the `placeholders` in its program, and what settings
 may be: `setting_values`. The token that replays it: `replay`. Names of ranks in texts:
 `rank_names`. Observations: `event`, `operation`, `memberships`, `message_sockets`, `child`,
-`child_names`, `history`, `process`, `stack`, `result`; who has made them: `origin`. Points that a
-run has recorded: `recorded_point`. The judgement: `verdict`. Weaknesses that a project accepts:
-`acceptance`. Messages between the harness's processes: `messages`. Exceptions: `errors`.
-Collectives known by name: `collectives`. Where to find third-party plugins without pytest:
-`plugin_source`.
+`child_names`, `history`, `process`, `stack`, `result`; who has made them: `origin`; why the world
+ended: `end`. Points that a run has recorded: `recorded_point`. The judgement: `verdict`. Weaknesses
+that a project accepts: `acceptance`. Messages between the harness's processes: `messages`.
+Exceptions: `errors`. Collectives known by name: `collectives`. Where to find third-party plugins
+without pytest: `plugin_source`.
 
 What somebody else has made: `regular_file` opens files that it names, `foreign_bytes` reads bytes
 whose sizes it chose, `source` reads source lines of its frames, `printable` makes its texts fit to

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from pytest_multihost.core.model.child import Child
+from pytest_multihost.core.model.end import End, Ending, end_of
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.event import (
     Event,
@@ -203,21 +204,6 @@ class ServiceRecord:
     lead: str = ""
 
 
-Ending = Literal[
-    "self",  # every rank exited when its gate opened
-    "overrun",  # the test's deadline passed
-    "startup-overrun",  # not all ranks were ready in time
-    "settled",  # the grace after a rank's failure or death has passed
-    "proof",  # no wait in the world could end before the deadline
-    "mismatch",  # ranks were in operations that can never match
-    "stopped",  # a process outside the harness stopped a rank
-    "waited",  # a rank has waited for another one for longer than the user's patience
-    "lost",  # the harness itself broke: no server, no ranks
-    "interrupted",  # Ctrl-C in the controller
-    "unwatched",  # an extension looked at it, from outside or afterwards, and did not end it
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldResult:
     """The observations of one attempt of one test.
@@ -278,6 +264,11 @@ class WorldResult:
     def us(self, at_s: float) -> int:
         """Convert a time of the monotonic clock to microseconds from the world's start."""
         return max(0, round((at_s - self.started_s) * 1e6))
+
+    @property
+    def end(self) -> End:
+        """Why it ended."""
+        return end_of(self.ending)
 
     @property
     def go_s(self) -> float | None:

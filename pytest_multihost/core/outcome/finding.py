@@ -75,8 +75,6 @@ _MAX_LAST_WORDS = 160
 _SAME = 80
 """How many characters of two texts of an exception must agree."""
 
-_HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped", "waited")
-
 
 @dataclass(frozen=True, slots=True)
 class RankFinding:
@@ -198,7 +196,7 @@ def judge(
         else each
         for each in ranks
     )
-    if result.ending not in _HANGS and any(each.is_killed_as_planned for each in facts):
+    if not result.end.is_hang and any(each.is_killed_as_planned for each in facts):
         # The test is about the survivors: their failures decide, though the death caused them.
         ranks = tuple(
             replace(each, outcome="crashed" if each.facts.has_died else "failed")
@@ -415,7 +413,7 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     if facts.pid is None:
         return RankFinding(facts, "error", None, "was not started")
     # `judge` makes this collateral if a cause is known; else the others raised only symptoms.
-    is_hung = result.ending in (*_HANGS, "settled")
+    is_hung = result.end.is_hang or result.ending == "settled"
     phase = phase_name(facts.phase, result.spec.subject)
     return RankFinding(facts, "hung" if is_hung else "collateral", None, f"was in {phase}")
 
@@ -433,11 +431,11 @@ def _outcome(
     ranks: Iterable[RankFinding], first: RankFinding | None, result: WorldResult
 ) -> Outcome:
     outcomes = {each.outcome for each in ranks} - {"killed_as_planned"}
-    if result.ending in ("lost", "interrupted"):
+    if result.end.is_lost:
         return "error"
     if first is not None:
         return _CAUSES[first.outcome]
-    if result.ending in _HANGS or outcomes & {"hung", "collateral"}:
+    if result.end.is_hang or outcomes & {"hung", "collateral"}:
         return "hung"
     if not outcomes:
         return "failed"  # all are killed as planned
@@ -548,7 +546,7 @@ def _reason(
     decisive: RankFinding | None,
     result: WorldResult,
 ) -> str:
-    if result.ending in ("lost", "interrupted"):
+    if result.end.is_lost:
         return first_line(result.reason or "the harness failed")
     if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
         return ranks[0].summary

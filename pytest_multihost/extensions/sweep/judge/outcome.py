@@ -23,7 +23,6 @@ LEAST_WAIT_S = 2.0
 OWN_TIMEOUT_S = 60.0
 """Timeouts up to this are the program's own; a runtime's timeouts are minutes."""
 
-_PROOFS = ("proof", "mismatch")
 """Endings of worlds that prove that no rank can go on."""
 
 _ENDED = ("survived", "told", "split")
@@ -90,7 +89,7 @@ def is_proven(world: DisturbedWorld, outcome: RunOutcome) -> bool:
     result = world.judged.result
     if outcome == "wrong":
         return True
-    return result.ending in _PROOFS or (result.ending == "settled" and result.is_quiescent)
+    return result.end.basis == "proof" or (result.ending == "settled" and result.is_quiescent)
 
 
 def _someone_waits(world: DisturbedWorld, unfinished: Sequence[int]) -> bool:
@@ -100,7 +99,7 @@ def _someone_waits(world: DisturbedWorld, unfinished: Sequence[int]) -> bool:
     first end of a rank must be much longer than the whole test takes.
     """
     result, diagnosis = world.judged.result, world.judged.diagnosis
-    if result.ending in _PROOFS:
+    if result.end.basis == "proof":
         return True
     if diagnosis is not None and {*diagnosis.waiting, *diagnosis.cycle} & {*unfinished}:
         # Ranks that sleep again and again after a failure only probably wait for that rank.

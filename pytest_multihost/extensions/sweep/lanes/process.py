@@ -141,7 +141,7 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
         primary_leaves_last=request.primary_leaves_last,
         patience_s=request.patience_s,
     )
-    if result.ending in ("lost", "interrupted"):
+    if result.end.is_lost:
         return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
     if request.measures_end:
         logs = read_logs(directory, request.spec.size)
