@@ -16,7 +16,7 @@ import projects
 from figures import FailedError, Section, Turns, spread_text
 from projects import Ended
 
-from pytest_multihost.core.attempt.rejudge import rejudge
+from pytest_multihost.core.attempt import rejudge
 from pytest_multihost.core.model.source import ANY_SOURCE
 from pytest_multihost.core.report.layout import merge_stacks
 

@@ -31,7 +31,7 @@ import pytest
 from hypothesis import strategies as st
 from sweeps import SOUND, SWEEP, UNSURE
 
-from pytest_multihost.core.attempt.rejudge import rejudge
+from pytest_multihost.core.attempt import rejudge
 from pytest_multihost.core.command import page_of
 from pytest_multihost.core.launch import read_membership
 from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing

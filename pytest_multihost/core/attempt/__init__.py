@@ -7,3 +7,20 @@
 
 Tests, scripts, worlds of a sweep, replays and ``multihost explain`` are its callers.
 """
+
+from pytest_multihost.core.attempt.judge import judge
+from pytest_multihost.core.attempt.observe import WatchedWorld, harness_processes
+from pytest_multihost.core.attempt.progress import FindBlockingRanks, WorldProgress
+from pytest_multihost.core.attempt.rejudge import Rejudged, rejudge
+from pytest_multihost.core.attempt.write import write
+
+__all__ = [
+    "FindBlockingRanks",
+    "Rejudged",
+    "WatchedWorld",
+    "WorldProgress",
+    "harness_processes",
+    "judge",
+    "rejudge",
+    "write",
+]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pytest_multihost.core.attempt.rejudge import Rejudged, rejudge
+from pytest_multihost.core.attempt import Rejudged, rejudge
 from pytest_multihost.core.backends import offered_backends, symptoms_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError

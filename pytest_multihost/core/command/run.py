@@ -16,10 +16,7 @@ from pathlib import Path
 
 import pluggy
 
-from pytest_multihost.core.attempt.judge import judge
-from pytest_multihost.core.attempt.observe import WatchedWorld
-from pytest_multihost.core.attempt.progress import WorldProgress
-from pytest_multihost.core.attempt.write import write
+from pytest_multihost.core.attempt import WatchedWorld, WorldProgress, judge, write
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses

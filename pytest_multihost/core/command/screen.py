@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.attempt.progress import WorldProgress
+from pytest_multihost.core.attempt import WorldProgress
 from pytest_multihost.core.command.world_page import has_colours
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.outcome import RankFacts

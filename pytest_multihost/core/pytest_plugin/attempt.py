@@ -15,9 +15,7 @@ from pathlib import Path
 import pluggy
 import pytest
 
-from pytest_multihost.core.attempt.judge import judge
-from pytest_multihost.core.attempt.observe import WatchedWorld
-from pytest_multihost.core.attempt.write import write
+from pytest_multihost.core.attempt import WatchedWorld, judge, write
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.model.rank_names import rank_name

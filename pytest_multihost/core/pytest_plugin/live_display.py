@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from pytest_multihost.core.attempt.progress import FindBlockingRanks, WorldProgress
+from pytest_multihost.core.attempt import FindBlockingRanks, WorldProgress
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.pytest_private import (
     is_terminal,

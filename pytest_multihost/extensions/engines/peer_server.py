@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pytest_multihost.core.attempt.observe import harness_processes
+from pytest_multihost.core.attempt import harness_processes
 from pytest_multihost.core.launch import Ending
 from pytest_multihost.core.launch.ending_signals import ENDING, LOST_AFTER_S
 from pytest_multihost.core.launch.frames import Frame

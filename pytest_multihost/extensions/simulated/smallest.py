@@ -15,7 +15,7 @@ from typing import Literal
 
 import pytest
 
-from pytest_multihost.core.attempt.observe import WatchedWorld
+from pytest_multihost.core.attempt import WatchedWorld
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.launch import Launcher
 from pytest_multihost.core.model.errors import LaunchError

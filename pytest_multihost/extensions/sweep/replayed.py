@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.attempt.observe import WatchedWorld
+from pytest_multihost.core.attempt import WatchedWorld
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.spec import WorldSpec

@@ -7,14 +7,17 @@ from pathlib import Path
 import builders
 import pytest
 
-from pytest_multihost.core.attempt.judge import judge
-from pytest_multihost.core.attempt.rejudge import rejudge
-from pytest_multihost.core.attempt.write import write
-from pytest_multihost.core.model.source import files_below
-from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.attempt import judge, rejudge, write
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report import Attempt, build_verdict
-from pytest_multihost.testing import Event, WorldResult, make_event, well_behaved
+from pytest_multihost.testing import (
+    Event,
+    SourceContext,
+    WorldResult,
+    files_below,
+    make_event,
+    well_behaved,
+)
 
 ABOUT = Attempt(run_id="run", directory="attempt", worker=None, environment={})
 

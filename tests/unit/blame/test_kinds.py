@@ -3,7 +3,7 @@
 from typing import get_args
 
 from pytest_multihost.core.blame.kinds import KINDS, kind_of
-from pytest_multihost.core.model.verdict import Kind
+from pytest_multihost.testing import Kind
 
 
 def test_each_kind_of_the_contract_is_an_object_in_the_same_order() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.attempt.rejudge import rejudge
+from pytest_multihost.core.attempt import rejudge
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.testing import files_below
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from builders import ended, history_of_a_hang, in_tests, operation, page, seen, world
 
-from pytest_multihost.core.attempt.rejudge import rejudge
+from pytest_multihost.core.attempt import rejudge
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report import Attempt, build_verdict

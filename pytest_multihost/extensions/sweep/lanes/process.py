@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_multihost.core.attempt.observe import WatchedWorld
-from pytest_multihost.core.attempt.write import write
+from pytest_multihost.core.attempt import WatchedWorld, write
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.launch.job_spec import take_job
