@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,10 +153,10 @@ def test_all_values_that_cannot_be_used_are_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ranks"), [("4", (4,)), ("1,2,4", (1, 2, 4)), (" 4 , 2,4", (4, 2)), ("64", (64,))]
+    ("text", "ranks"), [("4", (4,)), ("1,2,4", (1, 2, 4)), (" 4 , 2", (4, 2)), ("64", (64,))]
 )
 def test_ranks_are_read(text: str, ranks: tuple[int, ...]) -> None:
-    """In order, each once."""
+    """In order."""
     assert parse_ranks(text) == ranks
 
 
@@ -167,8 +168,15 @@ def test_what_are_no_ranks_is_refused(text: str) -> None:
 
 
 def test_names_are_read() -> None:
-    """In order, each once."""
-    assert parse_names(" jax, gloo,jax") == ("jax", "gloo")
+    """In order."""
+    assert parse_names(" jax, gloo") == ("jax", "gloo")
+
+
+@pytest.mark.parametrize("read_values", [parse_names, parse_ranks])
+def test_a_value_that_stands_twice_is_refused(read_values: Callable[[str], object]) -> None:
+    """It is a slip, and would run no test twice."""
+    with pytest.raises(SettingError, match="has a value twice"):
+        read_values("2,4,2")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("60", 60.0), ("0.5", 0.5), ("1e3", 1000.0)])
