@@ -105,7 +105,7 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
         type=Path,
         nargs="?",
         default=Path("latest"),
-        help=f"latest, the folder of a run, or folder {folders}; default: latest, the last run",
+        help=f"latest (the newest run, the default), a run's folder, or a folder {folders}",
     )
     _add_source_root(again)
     for each in explainers:
@@ -202,7 +202,7 @@ def _add_run(
             f"--{option.name}",
             type=partial(_checked, option),
             metavar=option.metavar,
-            help=option.help,
+            help=option.help[:1].lower() + option.help[1:],
         )
     run.add_argument(
         "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"

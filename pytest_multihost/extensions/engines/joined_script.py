@@ -48,7 +48,7 @@ def run_joined(script: JoinedScript) -> int:
         rendezvous = Rendezvous.read(os.environ, script.folder)
     except SettingError as error:
         happened = "--ranks is missing: multihost run --ranks N train.py"
-        raise SettingError(happened, seen=f"Without it, {error}") from error
+        raise SettingError(happened, seen=f"A launcher would give it, but {error}") from error
     rendezvous.forget_variables()
     membership = rendezvous.membership
     spec = script.plan(membership.size)

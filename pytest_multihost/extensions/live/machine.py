@@ -253,7 +253,10 @@ def _as_launcher(names: Sequence[str], error: MultihostError) -> MultihostError 
     is_id = len(names) == 1 and names[0].isdecimal() and len(names[0]) <= _DIGITS
     if not is_id or not children_of(int(names[0])):
         return None
-    remedy = f"It has started other Python processes: multihost attach --children-of {names[0]}"
+    remedy = (
+        f"Process {names[0]} has started other Python processes:"
+        f" multihost attach --children-of {names[0]}"
+    )
     return MultihostError(error.happened, seen=error.seen, remedy=remedy)
 
 

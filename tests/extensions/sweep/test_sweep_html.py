@@ -59,6 +59,14 @@ def test_what_no_repeat_showed_again_is_told_apart() -> None:
     assert "Weaknesses" not in words
 
 
+def test_a_page_that_passed_says_why_its_weaknesses_do_not_fail_the_test() -> None:
+    """A stranger sees red cells below the word."""
+    why = "The test passes because every weakness on this page ends soon"
+    assert why in Elements(sweep_page(replace(SWEEP, status="passed"))).words
+    assert why not in Elements(sweep_page(SWEEP)).words
+    assert why not in Elements(sweep_page(SOUND)).words
+
+
 def test_a_row_is_a_line_and_a_cell_has_the_worst_of_its_runs() -> None:
     """Repeated passages of one line are one row; every run is in one cell."""
     rows = matrix(SWEEP)
