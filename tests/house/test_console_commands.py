@@ -39,6 +39,7 @@ NOT_RUN = {
     "pytest --ranks 2 --multihost-on": CLUSTER,
     "pytest --multihost-on ray": CLUSTER,
     "multihost explain /tmp/dumps": "it needs dumps; tests/extensions/flight runs it",
+    "multihost explain job.log": "it needs a log; tests/extensions/logs reads many",
     "python benchmarks/found.py": LIBRARIES,
     "python benchmarks/reproducers.py": LIBRARIES,
     "python docs/found/reproducers/": LIBRARIES,

@@ -8,7 +8,8 @@
   command, `role_programs` are those of roles.
 * `screen` shows the ranks' output, `world_page` the page of a world that is no test's attempt.
 * `rejudged` judges attempts again from their artifacts.
-* `explainer` is the interface of plugins that explain other kinds of folders.
+* `explainer` is the interface of plugins that explain other folders, or files. `job_files` prints
+  and writes what they find.
 """
 
 from importlib import import_module

@@ -101,13 +101,22 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
     )
     folders = ", or ".join(each.folder for each in reversed(explainers))
     again.add_argument(
-        "directory",
+        "paths",
+        metavar="PATH",
         type=Path,
-        nargs="?",
-        default=Path("latest"),
-        help=f"latest (the newest run, the default), a run's folder, or a folder {folders}",
+        nargs="*",
+        help=f"latest (the newest run, the default), a run's folder, a folder {folders}, several"
+        " logs, or - for standard input",
     )
     _add_source_root(again)
+    again.add_argument(
+        "--json", action="store_true", help="for dumps and logs: print the verdict as JSON"
+    )
+    again.add_argument(
+        "--into",
+        type=Path,
+        help="for dumps and logs: write verdict.json and report.html to this folder",
+    )
     for each in explainers:
         each.add_options(again)
     again.set_defaults(act=partial(_explain, explainers=explainers), folders=folders)
@@ -398,8 +407,21 @@ def _explain(
     options: argparse.Namespace, hook: pluggy.HookRelay, explainers: Sequence[Explainer]
 ) -> int:
     del hook
-    codes = (each.explain(options) for each in explainers)
-    return next(code for code in codes if code is not None)
+    options.paths = options.paths or [Path("latest")]
+    options.directory = options.paths[0]
+    are_files = len(options.paths) > 1 or not options.directory.is_dir()
+    for each in explainers:
+        if each.takes_files or not are_files:
+            code = each.explain(options)
+            if code is not None:
+                return code
+    if len(options.paths) > 1:
+        raise MultihostError(
+            "multihost explain reads one folder, or several logs",
+            seen=f"Not all of them are logs: {', '.join(map(str, options.paths))}",
+            remedy="Name one folder, or logs alone.",
+        )
+    return _explain_attempt(options)
 
 
 def _explain_attempt(options: argparse.Namespace) -> int:

@@ -141,6 +141,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         functions=("all_gather_into_tensor", "all_gather_single"),  # the latter since torch 2.13
         flight_names=(
             "all_gather_base",
+            "allgather_base",
             "all_gather_into_tensor",
             "all_gather_into_tensor_coalesced",
             "all_gather_single",
