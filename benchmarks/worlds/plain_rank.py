@@ -2,9 +2,10 @@
 
     RANK=0 WORLD_SIZE=2 ... python benchmarks/worlds/plain_rank.py FILE TEST SCRATCH
 
-The variables are torchrun's. What the harness does for a test, the script does as a script would:
-it makes the process group, its barrier is the backend's, and without a backend one of sockets. A
-rank that is done waits for its launcher: it would end the hang if it closed its connections.
+The variables are torchrun's; a rank with a role sets them anew for its role. What the harness does
+for a test, the script does as a script would: it makes the process group, its barrier is the
+backend's, and without a backend one of sockets. A rank that is done waits for its launcher: it
+would end the hang if it closed its connections.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import pickle
 import re
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+BASE, PORTS = 20_000 + int(os.environ["MASTER_PORT"]) % 10_000, 16
+"""The first port for roles, below those that the kernel gives to connections, and each role's."""
 
 
 class Star:
@@ -78,10 +82,16 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 class World:
     """What programs of the corpus are given."""
 
-    def __init__(self, backend: str, scratch: Path) -> None:
+    def __init__(self, backend: str, scratch: Path, roles: Mapping[str, int]) -> None:
+        self.roles, self.shared_directory = roles, scratch / "shared"
+        self.role, self.role_rank = placed(roles)
         self.rank, self.size, self.is_primary = RANK, SIZE, RANK == 0
         self.backend = backend
         self.star = Star(str(scratch / "star")) if backend == "none" else None
+
+    def port(self, role: str, n: int = 0) -> int:
+        """Return a port of a role, the same on every rank."""
+        return BASE + PORTS * (1 + list(self.roles).index(role)) + 1 + n
 
     def barrier(self, name: str = "barrier") -> None:
         """Let all ranks meet."""
@@ -109,6 +119,24 @@ class World:
     def broadcast(self, value: object) -> Any:
         """Return the primary's value."""
         return self.gather(value)[0]
+
+
+def placed(roles: Mapping[str, int]) -> tuple[str, int]:
+    """Return the role of this rank, and its number there."""
+    first = 0
+    for name, size in roles.items():
+        if first + size > RANK:
+            return name, RANK - first
+        first += size
+    return "", RANK
+
+
+def enter_role(roles: Mapping[str, int]) -> None:
+    """Set torchrun's variables to those of this rank's role."""
+    name, rank = placed(roles)
+    if name:
+        port = BASE + PORTS * (1 + list(roles).index(name))
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(roles[name]), MASTER_PORT=str(port))
 
 
 def form(backend: str, local_devices: int) -> None:
@@ -142,9 +170,10 @@ def main() -> None:
     test = getattr(module, plain)
     marks = {each.name: each.kwargs for each in test.pytestmark}
     os.environ.update(marks["multihost"].get("env", {}))
-    backend = marks["corpus"]["backend"]
+    backend, roles = marks["corpus"]["backend"], marks["multihost"].get("roles", {})
+    enter_role(roles)
     form(backend, marks["multihost"].get("local_devices", 1))
-    world = World(backend, scratch)
+    world = World(backend, scratch, roles)
     values: dict[str, Any] = {"world": world}
     values["shared_tmp_path"] = shared = scratch / "shared"
     values["tmp_path"] = own = scratch / f"rank-{RANK}"
