@@ -13,18 +13,17 @@ import os
 import sys
 
 _VARIABLE = "PYTEST_MULTIHOST_CHILD"
-_RECORDED = frozenset({"torch", "zmq", "socketserver", "uvicorn"})
 _HERE = os.path.dirname(__file__)  # noqa: PTH120 - pathlib takes as long as the rest
 
 
 class _Finder:
     """A finder that finds nothing: it records from the first import of a recorded module on."""
 
-    def __init__(self, settings: dict[str, str]) -> None:
-        self.settings = settings
+    def __init__(self, settings: dict[str, str], modules: list[str]) -> None:
+        self.settings, self.modules = settings, modules
 
     def find_spec(self, name: str, *_: object) -> None:
-        if name in _RECORDED and self in sys.meta_path:
+        if name in self.modules and self in sys.meta_path:
             sys.meta_path.remove(self)
             with contextlib.suppress(Exception):
                 from pytest_multihost.core.rank.recorder import record_in_child
@@ -40,7 +39,7 @@ def _begin() -> None:
     settings = json.loads(os.environ[_VARIABLE])
     stacks = os.open(settings.pop("stacks"), os.O_WRONLY | os.O_APPEND)  # never closed
     faulthandler.register(signal.SIGURG, file=stacks, all_threads=True, chain=False)
-    sys.meta_path.insert(0, _Finder(settings))
+    sys.meta_path.insert(0, _Finder(settings, settings.pop("modules")))
 
 
 def _run_the_next() -> None:

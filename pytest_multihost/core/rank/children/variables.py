@@ -8,6 +8,7 @@ from os import pathsep
 from pathlib import Path
 
 from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.recorder import WRAPPERS
 from pytest_multihost.core.slots import slots_path
 
 VARIABLE = "PYTEST_MULTIHOST_CHILD"
@@ -29,6 +30,7 @@ def child_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, s
         "rank": spec.rank,
         "size": spec.world.size,
         "role": [spec.role.ranks.start, spec.role.ranks.stop],
+        "modules": [name for each in WRAPPERS if each.in_children for name in each.imported],
     }
     here = str(Path(__file__).parent)
     before = [each for each in inherited.get("PYTHONPATH", "").split(pathsep) if each != here]

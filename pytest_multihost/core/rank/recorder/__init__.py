@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.model.spec import RankSpec
@@ -57,6 +59,36 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapper:
+    """What records the waits of one library.
+
+    Attributes:
+        wrap: Wraps the library's functions now, or as soon as it is imported.
+        imported: The modules whose first import makes a child of a rank record; empty if children
+            are recorded in any case, or never.
+        in_children: Whether the waits of a rank's children are recorded, too.
+    """
+
+    wrap: Callable[[Recorder], None]
+    in_children: bool
+    imported: tuple[str, ...] = ()
+
+
+WRAPPERS: Final = (
+    Wrapper(wrap=jax.install, in_children=False),
+    Wrapper(wrap=torch.install, in_children=True, imported=("torch",)),
+    Wrapper(wrap=record_file_locks, in_children=False),
+    Wrapper(wrap=record_zmq, in_children=True, imported=("zmq",)),
+    Wrapper(wrap=lambda _: mark_data_loaders(), in_children=True),
+    Wrapper(wrap=lambda _: mark_servers(), in_children=True, imported=("socketserver",)),
+    Wrapper(wrap=lambda _: mark_ticks(), in_children=True, imported=("uvicorn",)),
+    Wrapper(wrap=tell_names, in_children=True),
+    Wrapper(wrap=lambda _: report_native_files(), in_children=False),
+)
+"""What is recorded, in the order in which it is wrapped."""
+
+
 _prepared: list[Recorder] = []
 _recorders: list[Recorder] = []
 _transfers: dict[tuple[str, int], itertools.count[int]] = {}
@@ -69,15 +101,8 @@ def prepare_recording() -> None:
     records go to memory that nobody reads.
     """
     recorder = Recorder(SlotPage(), rank=-1, size=0)
-    jax.install(recorder)
-    torch.install(recorder)
-    record_file_locks(recorder)
-    record_zmq(recorder)
-    mark_data_loaders()
-    mark_servers()
-    mark_ticks()
-    tell_names(recorder)
-    report_native_files()
+    for each in WRAPPERS:
+        each.wrap(recorder)
     _prepared.append(recorder)
 
 
@@ -105,12 +130,9 @@ def record_in_child(*, page: str, rank: int, size: int, role: Sequence[int]) -> 
         role: The first rank of the rank's role, and the one after its last.
     """
     recorder = Recorder(SlotPage(Path(page)), rank, size, role=range(*role))
-    torch.install(recorder)
-    record_zmq(recorder)
-    mark_data_loaders()
-    mark_servers()
-    mark_ticks()
-    tell_names(recorder)
+    for each in WRAPPERS:
+        if each.in_children:
+            each.wrap(recorder)
 
 
 def current_recorder() -> Recorder:
