@@ -139,7 +139,15 @@ def trained(state: TrainState, steps: int = 1) -> TrainState:
     return state
 
 
-@hang("mismatch", ranks=3, backend="jax", culprits=[2], waiting=[0, 1], by=["mismatch", "proof"])
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[2],
+    waiting=[0, 1],
+    by=["exit", "mismatch", "proof", "raise"],
+    outcome=["crashed", "hung", "failed"],
+)
 def test_one_process_logs_the_mean_of_its_inputs(world) -> None:
     """The batch is spread over all processes, so that mean is a program of all of them."""
     state = trained(train_state(), 2)
