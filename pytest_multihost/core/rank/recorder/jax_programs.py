@@ -137,9 +137,6 @@ class JaxPrograms:
         self.recorder.page.hand_on(record)
         with self._lock:
             self._launched.append(launch)
-        if len(self._launched) > _LAUNCHED:
-            self.settle()
-        with self._lock:
             first = [self._launched.popleft()] if len(self._launched) > _LAUNCHED else []
         self._end(first)
 
