@@ -1,9 +1,9 @@
 """Waits at sockets: operations that no recorder has seen, inferred from the kernel's tables.
 
 A main thread that reads from a socket, or writes to a full one, waits for the rank that holds the
-peer socket: this counts as a transfer. If a thread other than that rank's main one may serve the
-peer socket, it is unknown what the answer depends on, and no rank is named. A main thread that
-waits for a connection waits for any of the other ranks.
+peer socket, or that has not accepted the connection yet: this counts as a transfer. If a thread
+other than that rank's main one may serve the peer socket, it is unknown what the answer depends on,
+and no rank is named. A main thread that waits for a connection waits for any of the other ranks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def waits_at_sockets(snapshot: KernelSnapshot) -> dict[int, Operation]:
     found = {}
     for rank, awaited in awaited_by.items():
         process = snapshot.ranks[rank]
-        endpoints = [each.endpoints[::-1] for each in awaited if each.kind != "listen"]
-        peers = {holders.get(each) for each in endpoints} - {rank}
+        connections = [each for each in awaited if each.kind != "listen"]
+        peers = {_peer(each, holders, snapshot) for each in connections} - {rank}
         known = {each for each in peers if each is not None}
         if any(each.kind == "listen" for each in awaited):
             found[rank] = _operation(process, snapshot, "wait", snapshot.ranks.keys())
@@ -85,6 +85,26 @@ def _holders(snapshot: KernelSnapshot) -> Mapping[_Ends, int]:
             else:
                 shared.add(each.endpoints)
     return {ends: rank for ends, rank in found.items() if ends not in shared}
+
+
+def _peer(found: Descriptor, holders: Mapping[_Ends, int], snapshot: KernelSnapshot) -> int | None:
+    """Return the rank at the other end of a connection, or that has to accept it; None if unknown.
+
+    No rank has to if a thread beside its main one waits for connections, or another process may
+    accept them, too.
+    """
+    ends, process = found.endpoints[::-1], snapshot.process(found.holder)
+    if ends in holders or process is None or not process.is_rank:
+        return holders.get(ends)
+    listening = [each for each in process.descriptors.values() if each.kind == "listen"]
+    targets = {each.target for each in listening}
+    others = [d for p in snapshot.processes for d in p.descriptors.values() if p is not process]
+    own = process.descriptors.values()
+    is_accepted = any(each.endpoints == ends for each in (*own, *others))
+    is_shared = any(each.target in targets for each in others)
+    beside = {fd for thread in process.threads[1:] for fd in thread.fds or ()}
+    is_served = any(each.fd in beside for each in listening)
+    return None if is_accepted or is_shared or is_served else process.rank
 
 
 def _is_inside(found: Descriptor) -> bool:

@@ -49,6 +49,24 @@ def test_a_rank_that_reads_waits_for_who_holds_the_other_end() -> None:
     assert peers(SENDER, READER) == {1: (0, (0, 1))}
 
 
+LISTENER = end(4, "", "", kind="listen", where="unknown")
+CALLER = process(1, end(5, HERE, THERE, holder=100), fds=(5,))
+
+
+def test_a_rank_whose_connection_is_not_accepted_waits_for_who_listens() -> None:
+    """Its request is in the kernel's queue, and no end of the connection is open there."""
+    assert peers(process(0, LISTENER), CALLER) == {1: (0, (0, 1))}
+
+
+def test_who_accepts_is_unknown_if_others_may() -> None:
+    """Innocents: a thread or a child of the rank that listens may accept at any time."""
+    listens = process(0, LISTENER)
+    beside = replace(listens, threads=(*listens.threads, Thread(tid=9, call="accept4", fds=(4,))))
+    child = process(0, LISTENER, pid=300, is_rank=False)
+    assert peers(beside, CALLER) == {}
+    assert peers(listens, child, CALLER) == {}
+
+
 def test_two_that_read_from_each_other_wait_for_each_other() -> None:
     """Each for the other."""
     both = process(0, end(6, THERE, HERE), fds=(6,)), READER
