@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Collection
 
+import zmq
 from expectation import hang
 from mishaps import FOREVER_S
 
@@ -93,6 +95,51 @@ def test_nobody_has_opened_what_it_waits_at(world) -> None:
     Source: field report class: a pipeline whose stages push to each other
     """
     wait_in_circle(world, openers=())
+
+
+@hang("deadlock", roles=CIRCLE, backend="none", culprits=[], waiting=[*CIRCLE])
+def test_event_loops_wait_at_both_ends(world) -> None:
+    """Each loop watches both of its connections, and its task awaits a message of the next one.
+
+    Source: field report class: services of asyncio that call each other
+    """
+    mine, before = circle(world, openers=("fetcher",))
+
+    async def wait() -> None:
+        reader, writer = await asyncio.open_connection(sock=mine)
+        other_reader, other_writer = await asyncio.open_connection(sock=before)
+        await reader.readexactly(1)
+        del writer, other_reader, other_writer  # a writer that nobody has is closed
+
+    asyncio.run(wait())
+
+
+@hang("deadlock", roles=CIRCLE, backend="none", culprits=[], waiting=[*CIRCLE])
+def test_stages_pull_from_each_other(world) -> None:
+    """Nobody owes a message by zmq's rules: each waits for the next one to push.
+
+    Source: field report class: a ring of stages without a first message
+    """
+    order, sockets = [*CIRCLE], zmq.Context.instance()
+    waits, serves = sockets.socket(zmq.PULL), sockets.socket(zmq.PUSH)
+    waits.bind(f"tcp://{HOST}:{world.port(world.role)}")
+    serves.connect(f"tcp://{HOST}:{world.port(order[order.index(world.role) - 1])}")
+    waits.recv()
+    serves.send(b"x")
+
+
+@hang("deadlock", ranks=3, backend="none", culprits=[], by=("deadline",))
+def test_ranks_ask_each_other_by_zmq(world) -> None:
+    """Each has sent a request and waits for the reply, so nobody reads one.
+
+    Source: field report class: peers that ask before they serve
+    """
+    sockets = zmq.Context.instance()
+    asks, serves = sockets.socket(zmq.REQ), sockets.socket(zmq.REP)
+    ports = world.gather(serves.bind_to_random_port(f"tcp://{HOST}"))
+    asks.connect(f"tcp://{HOST}:{ports[(world.rank + 1) % world.size]}")
+    asks.send(b"x")
+    asks.recv()
 
 
 @hang(

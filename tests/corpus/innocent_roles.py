@@ -9,6 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import zmq
 from expectation import innocent
 from hang_circles import CIRCLE, accepted, circle, opened
 from roles import join_group, join_world
@@ -129,6 +130,24 @@ def test_a_circle_with_a_thread_that_breaks_it(world) -> None:
         return
     mine.recv(1)
     before.sendall(b"x")
+
+
+@innocent(ranks=3, backend="none")
+def test_a_ring_of_zmq_that_a_thread_starts(world) -> None:
+    """All main threads wait for a message, until a thread of one sends the first one.
+
+    Source: field report class: a ring of stages that a timer starts
+    """
+    sockets = zmq.Context.instance()
+    waits, serves = sockets.socket(zmq.PULL), sockets.socket(zmq.PUSH)
+    ports = world.gather(waits.bind_to_random_port("tcp://127.0.0.1"))
+    serves.connect(f"tcp://127.0.0.1:{ports[(world.rank + 1) % world.size]}")
+    if world.is_primary:
+        threading.Timer(5, serves.send, [b"x"]).start()
+        waits.recv()
+        return
+    waits.recv()
+    serves.send(b"x")
 
 
 @innocent(roles={"trainer": 1, "engine": 1}, backend="none")

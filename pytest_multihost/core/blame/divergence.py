@@ -58,6 +58,9 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
         return _is_by_payload(cause, parting)
     if parting.evidence == "details":
         return cause.cut is None and (cause.kind == "transport" or _is_by_payload(cause, parting))
+    # The contract of verdict.json gives counts and lines only if the absent ranks have finished or
+    # wait elsewhere. A straggler, or a rank that raised, was on its way to what the others wait in:
+    # that is the diagnosis, and no parting. Operations that differ are told of every kind (above).
     if cause.kind not in ("finished", "deadlock"):
         return False
     absent = [rank for side in parting.sides if side.operation is None for rank in side.ranks]

@@ -7,6 +7,10 @@ wait at both ends of one connection, are no deadlock. But a rank may wait for th
 rank alone, and that one for something else. Then it needs that request, whoever has opened the
 connection, and ranks that wait for each other in a circle are a deadlock.
 
+An event loop, and a socket of zmq to which several may send, waits for any of several ranks. If all
+of these wait likewise, and for no rank but each other, none of them can go on. Where their
+connections close a circle, they are a deadlock. In a star, the server may have lost a request.
+
 A rank may wait for a child of its own. Then the waits of the child's main thread count as the
 rank's. If the main thread is idle, or waits for another thread, those of the other threads count as
 well; what they wait for is likely, not certain, to be what the main thread lacks.
@@ -35,6 +39,9 @@ _MAX_DEPTH = 8
 _ONLY_OPENED = 1
 """The bytes moved at the end that has opened a connection: its SYN counts as one."""
 _CONNECTED = frozenset({"tcp", "unix"})
+
+Link = tuple[int, int]
+"""The rank that has opened a connection, or connected to an endpoint, and the other rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,8 @@ class _Seen:
         has_traffic: Whether anything was sent on the connections for whose answers it waits, as
             far as is known.
         medium: The kind of these connections.
+        links: The connections with other ranks at which it waits.
+        may_be_woken: Whether something else than these, or another thread, can end its wait.
     """
 
     thread: Thread
@@ -139,6 +148,8 @@ class _Seen:
     waits_for_rank: bool = False
     has_traffic: bool = False
     medium: str = ""
+    links: set[Link] = field(default_factory=set)
+    may_be_woken: bool = False
 
 
 def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mapping[int, RoleWait]:
@@ -152,6 +163,53 @@ def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mappi
     found = {rank: world.wait_of(process) for rank, process in snapshot.ranks.items()}
     at_rest = {rank for rank, each in found.items() if each.is_at_rest and rank not in waiting}
     return {rank: _without_those_at_rest(each, at_rest) for rank, each in found.items()}
+
+
+def waits_in_circles(
+    snapshot: KernelSnapshot, at_messages: Mapping[int, frozenset[Link]], sure: Collection[int]
+) -> Mapping[int, RoleWait]:
+    """Return the waits of ranks for any of several others that wait in a circle with them.
+
+    Args:
+        snapshot: A deep snapshot of the world.
+        at_messages: The links at which a rank's main thread waits in a message socket.
+        sure: Ranks for which it is known what they wait for.
+    """
+    parents = {each.rank for each in snapshot.processes if not (each.is_rank or each.is_dead)}
+    asked = {
+        rank: process
+        for rank, process in snapshot.ranks.items()
+        if rank not in sure and rank not in parents  # a child may send something
+        if rank in at_messages or (process.main is not None and process.main.fds)
+    }
+    if len(asked) < 2:  # noqa: PLR2004 - a large world has thousands of sockets
+        return {}
+    world = _Ends.of(snapshot)
+    inside = {rank: world.links(each, at_messages.get(rank)) for rank, each in asked.items()}
+    while lost := {r for r, e in inside.items() if not e or any(set(x) - {*inside} for x in e)}:
+        inside = {rank: each for rank, each in inside.items() if rank not in lost}
+    found = {}
+    for members in _joined(inside):
+        links = frozenset[Link]().union(*map(inside.__getitem__, members))
+        if len(links) < len(members):  # a tree
+            continue
+        for rank in members:
+            others = {each for link in inside[rank] for each in link} - {rank}
+            main = asked[rank].threads[0]
+            medium = "zmq" if rank in at_messages else "tcp"
+            found[rank] = RoleWait(
+                frozenset(others), medium=medium, call=main.call, target=main.target
+            )
+    return found
+
+
+def _joined(links: Mapping[int, Iterable[Link]]) -> list[set[int]]:
+    """Return the sets of ranks that links join."""
+    found: list[set[int]] = []
+    for link in (each for its in links.values() for each in its):
+        apart = [each for each in found if each.isdisjoint(link)]
+        found = [*apart, {*link}.union(*(each for each in found if each not in apart))]
+    return found
 
 
 def _without_those_at_rest(wait: RoleWait, at_rest: Collection[int]) -> RoleWait:
@@ -245,6 +303,22 @@ class _Ends:
             target=thread.target,
         )
 
+    def links(
+        self, process: Process, at_messages: frozenset[Link] | None = None
+    ) -> frozenset[Link]:
+        """Return the links at which a rank waits; none if anything else can make it go on."""
+        main = self._main(process)
+        seen = [main, *self._others(process)]
+        if at_messages is not None and main is not None:
+            seen[0] = replace(main, links={*main.links, *at_messages})
+        found = frozenset[Link]()
+        for each in seen:
+            is_at_rest = each is not None and (each.links or each.waits_for_threads)
+            if each is None or not is_at_rest or each.may_be_woken or each.children:
+                return frozenset()
+            found |= each.links
+        return found
+
     def _main(self, process: Process) -> _Seen | None:
         """Return what a process's main thread waits for; None if it works."""
         main = process.main
@@ -273,6 +347,7 @@ class _Ends:
 
     def _add(self, found: _Seen, process: Process, awaited: Descriptor) -> None:
         """Add what a thread waits for at one descriptor."""
+        found.may_be_woken |= not self._is_of_world(process, awaited)
         if awaited.kind == "listen":
             found.is_idle = True
         elif awaited.kind == "pipe":
@@ -296,8 +371,22 @@ class _Ends:
             else:
                 found.asked |= {rank for rank in ranks - {process.rank} if rank is not None}
                 found.has_traffic |= awaited.bytes_moved != _ONLY_OPENED
+            for rank in ranks - {process.rank}:
+                if rank is not None and process.rank is not None:
+                    is_other = awaited.is_accepted
+                    found.links.add((rank, process.rank) if is_other else (process.rank, rank))
         elif awaited.kind not in ("eventfd", "unix"):
             found.has_more = True
+
+    def _is_of_world(self, process: Process, awaited: Descriptor) -> bool:
+        """Return whether only ranks can make a descriptor ready, or only its own process."""
+        if awaited.kind == "pipe":
+            return self.pipes[awaited.target] <= {process.pid}
+        if awaited.kind == "eventfd":
+            return True
+        is_inside = awaited.kind in _CONNECTED and awaited.where == "inside"
+        is_held = awaited.endpoints[::-1] in self.holders or awaited.holder in self.processes
+        return is_inside and is_held
 
     def _is_awaited(self, pids: Iterable[int], ends: tuple[Endpoint, ...]) -> bool:
         """Return whether a thread of some processes waits at one end of a connection."""

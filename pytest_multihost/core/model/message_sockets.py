@@ -8,7 +8,7 @@ module joins the pages.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -52,6 +52,11 @@ def waits_for_request(operation: Operation) -> bool:
     return operation.scope.kind == _SCOPES["nothing"]
 
 
+def may_be_for_any(operation: Operation) -> bool:
+    """Return whether a rank waits for a message that nobody is known to owe it."""
+    return waits_for_request(operation) or operation.scope.kind == _SCOPES["perhaps"]
+
+
 def is_for_answer(operation: Operation) -> bool:
     """Return whether a rank waits for a message that known ranks owe it."""
     return operation.scope.kind == _SCOPES["answer"] and operation.kind == "transfer"
@@ -81,6 +86,23 @@ class Endpoints:
         )
         return replace(found, recent=recent)
 
+    def links(self, operation: Operation, rank: int) -> frozenset[tuple[int, int]]:
+        """Return who has connected to whom, of the ranks whose message ends a wait of a rank.
+
+        Empty if an end of its sockets leads to no rank. Pairs are in order where it is unknown.
+        """
+        if operation.kind == "transfer":  # its ends are resolved already
+            pairs = ((rank, other) for other in operation.group if other != rank)
+            return frozenset((min(pair), max(pair)) for pair in pairs)
+        found = set()
+        for side, _, name in (each.partition("=") for each in operation.scope.name.split()):
+            others = self.ranks.get((_OTHER[side], name), frozenset()) - {rank}
+            if not others:
+                return frozenset()
+            is_bound = side == _ENDPOINT["bound"]
+            found |= {(each, rank) if is_bound else (rank, each) for each in others}
+        return frozenset(found)
+
     def _resolved(self, operation: Operation, rank: int) -> Operation:
         ends = [each.partition("=") for each in operation.scope.name.split()]
         named = [self.ranks.get((_OTHER[side], name), frozenset()) for side, _, name in ends]
@@ -97,7 +119,7 @@ class Endpoints:
         )
 
 
-def find_endpoints(pages: Sequence[Operations]) -> Endpoints:
+def find_endpoints(pages: Iterable[Operations]) -> Endpoints:
     """Return the endpoints that the slot pages of a world name."""
     found: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for page in pages:

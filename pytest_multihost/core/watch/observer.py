@@ -13,7 +13,7 @@ from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.child_names import find_names
 from pytest_multihost.core.model.event import FaultChanged
 from pytest_multihost.core.model.memberships import Memberships, find_memberships
-from pytest_multihost.core.model.message_sockets import Endpoints, find_endpoints
+from pytest_multihost.core.model.message_sockets import find_endpoints
 from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import WorldSpec
@@ -115,15 +115,11 @@ class WorldObserver:
         names = self.names
         pages += [(_of_child(e, pid, names), last_s) for pid, (e, last_s) in children.items()]
         known = [operations for operations, _ in pages]
-        groups, ends = find_memberships(known), self._endpoints(known)
+        groups, ends = find_memberships(known), find_endpoints(known)
         found = [
             (ends.operations(groups.operations(operations)), last_s) for operations, last_s in pages
         ]
         return found if len(found) == self.size else _with_children(found, self.size)
-
-    def _endpoints(self, pages: Sequence[Operations]) -> Endpoints:
-        """Return the endpoints of message sockets, which only worlds with roles record."""
-        return find_endpoints(pages) if self._has_roles else Endpoints()
 
     @property
     def _has_roles(self) -> bool:
@@ -131,7 +127,7 @@ class WorldObserver:
 
     def _children(self) -> Mapping[int, tuple[Operations, float]]:
         """Return what living children of ranks have recorded, by process id, if there are roles."""
-        if self.spec is None or not self.spec.roles:
+        if not self._has_roles:
             return {}
         return {
             pid: read_open_operations(path, rank=rank)[1:]
@@ -154,7 +150,7 @@ class WorldObserver:
         ranks = range(self.size)
         paths = {rank: slots_path(self.scratch, rank) for rank in ranks}
         found = [read_slots(path, rank=rank) for rank, path in paths.items()]
-        if self.spec is not None and self.spec.roles:
+        if self._has_roles:
             children = [
                 (pid, read_slots(child, rank=rank))
                 for rank, path in paths.items()
@@ -162,7 +158,7 @@ class WorldObserver:
             ]
             names = find_names([*found, *(each for _, each in children)])
             found += [_of_child(each, pid, names) for pid, each in children]
-        groups, ends = find_memberships(found), self._endpoints(found)
+        groups, ends = find_memberships(found), find_endpoints(found)
         resolved = [(ends.operations(groups.operations(each)), 0.0) for each in found]
         return tuple(each for each, _ in _with_children(resolved, self.size))
 

@@ -9,7 +9,7 @@ from builders import PYTHON, kernel_snapshot, operation, stands
 
 from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.rank_states import RankState
-from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
+from pytest_multihost.core.blame.role_waits import Link, RoleWait, role_waits, waits_in_circles
 from pytest_multihost.testing import Activity, Descriptor, Endpoint, Process, Thread
 
 CLIENT, SERVER, OTHER = (Endpoint("127.0.0.1", port) for port in (40_000, 5_000, 41_000))
@@ -326,3 +326,87 @@ def test_a_circle_that_one_may_leave_is_none() -> None:
     answer = operation("recvfrom", kind="transfer", group=(0, 1), peer=1, sequence=0, waited_s=1.0)
     found = find_causes([stands(0, answer), needs(1, 2), needs(2, 0, needs_message=False)])
     assert [each.kind for each in found] != ["deadlock"]
+
+
+LOOP = Descriptor(fd=3, target="anon_inode:[eventpoll]", kind="epoll", watched=(10, 11, 12))
+
+
+def in_loop(rank: int, *links: Link, beside: tuple[Thread, ...] = ()) -> Process:
+    """Return a rank whose event loop waits at connections, each of a rank that opened it."""
+    ends = [
+        Descriptor(
+            fd=10 + number,
+            target=f"socket:[{rank}{number}]",
+            kind="tcp",
+            endpoints=pair if rank == link[0] else pair[::-1],
+            is_accepted=rank == link[1],
+        )
+        for number, link in enumerate(links)
+        for pair in [(Endpoint("a", 1 + link[0]), Endpoint("a", 100 * (1 + link[1]) + link[0]))]
+    ]
+    return role(rank, LOOP, *ends, main=waits(rank, (3,), "epoll_wait"), beside=beside)
+
+
+AROUND: list[tuple[Link, Link, Link]] = [
+    ((0, 1), (1, 2), (2, 0)),
+    ((0, 1), (2, 1), (2, 0)),
+    ((1, 0), (2, 1), (2, 0)),
+]
+
+
+def circles_in(*processes: Process, sure: tuple[int, ...] = ()) -> dict[int, frozenset[int]]:
+    """Return for whom ranks in circles wait."""
+    found = waits_in_circles(kernel_snapshot(*processes), {}, sure)
+    return {rank: each.asked for rank, each in found.items()}
+
+
+def all_of(links: tuple[Link, ...], **beside: tuple[Thread, ...]) -> list[Process]:
+    """Return ranks that wait at all of their links; `beside` are threads of rank 0."""
+    return [
+        in_loop(rank, *(e for e in links if rank in e), **({} if rank else beside))
+        for rank in sorted({rank for link in links for rank in link})
+    ]
+
+
+@pytest.mark.parametrize("links", AROUND)
+def test_loops_in_a_circle_wait_for_each_other(links: tuple[Link, ...]) -> None:
+    """Whoever has opened the connections."""
+    others = {rank: frozenset({0, 1, 2} - {rank}) for rank in range(3)}
+    assert circles_in(*all_of(links)) == others
+
+
+def test_loops_of_a_star_are_no_circle() -> None:
+    """A server may have lost a request, and a second connection to it changes nothing."""
+    assert circles_in(*all_of(((1, 0), (2, 0)))) == {}
+    assert circles_in(*all_of(((1, 0), (1, 0)))) == {}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        circles_in(*all_of(AROUND[0], beside=(waits(9, call="clock_nanosleep"),))),
+        circles_in(*all_of(AROUND[0]), child_of(0, main=waits(300))),
+        circles_in(*all_of(AROUND[0]), sure=(1,)),
+        circles_in(*all_of(AROUND[0])[1:], WORKS),
+        circles_in(*all_of((*AROUND[0], (0, 3)))[:3]),
+        circles_in(*all_of((*AROUND[0], (0, 3)))[:3], replace(WORKS, rank=3)),
+    ],
+    ids=["thread", "child", "asks one", "works", "unknown", "outsider"],
+)
+def test_a_circle_that_something_may_end_is_none(found: dict[int, frozenset[int]]) -> None:
+    """A thread or child of a member may send something, or a rank that is no member."""
+    assert found == {}
+
+
+def test_message_sockets_close_a_circle() -> None:
+    """Their links come from records, as the kernel does not know who may send."""
+    ranks = [role(rank, main=waits(rank, (8,), "poll")) for rank in range(3)]
+    wakes = Descriptor(fd=8, target="anon_inode:[eventfd]", kind="eventfd")
+    ranks = [replace(each, descriptors={8: wakes}) for each in ranks]
+    around = {0: frozenset({(0, 1)}), 1: frozenset({(1, 2)}), 2: frozenset({(2, 0)})}
+    found = waits_in_circles(kernel_snapshot(*ranks), around, ())
+    assert {rank: each.asked for rank, each in found.items()} == {
+        rank: frozenset({(rank + 1) % 3}) for rank in range(3)
+    }
+    chain = {**around, 2: frozenset({(1, 2)})}
+    assert waits_in_circles(kernel_snapshot(*ranks), chain, ()) == {}

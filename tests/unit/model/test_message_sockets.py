@@ -69,3 +69,14 @@ def test_an_endpoint_that_no_rank_has_bound_is_nobodys(owed: Owed) -> None:
     """It may be outside, or in a child that records nothing."""
     found = resolved(client(1, owed, "tcp:6000"), SERVER)
     assert (found.kind, found.group) == ("wait", (1,))
+
+
+def test_links_lead_from_who_has_connected() -> None:
+    """None are told if an end of the sockets leads to no rank."""
+    own, other = client(1, "nothing"), client(2, "nothing")
+    ends = find_endpoints([own, other, SERVER])
+    scope = message_scope([("bound", PORT)], "nothing")
+    bound = operation("zmq.recv", kind="wait", group=(0,), scope=scope, waited_s=1.0)
+    assert ends.links(own.recent[0], 1) == {(1, 0)}
+    assert ends.links(bound, 0) == {(1, 0), (2, 0)}
+    assert ends.links(client(1, "nothing", "tcp:6000").recent[0], 1) == frozenset()

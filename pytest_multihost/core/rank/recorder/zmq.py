@@ -1,4 +1,4 @@
-"""Record waits for messages of zmq, in worlds with roles.
+"""Record waits for messages of zmq.
 
 A REQ socket that waits is owed an answer. A DEALER or PAIR that has sent more messages than it has
 received may be owed one, or its first message was a greeting. All others wait for the next message
@@ -97,7 +97,7 @@ class _Sockets:
         def recv(socket: Socket, *args: Any, **more: Any) -> object:  # noqa: ANN401
             __tracebackhide__ = True
             message: Any = original(socket, *args, **more)
-            if self.recorder.role is not None and not message.done():
+            if not message.done():
                 with contextlib.suppress(Exception):
                     record = self._begin("zmq.recv", [socket], self._owed(socket))
                     self.recorder.page.leave(record)
@@ -111,10 +111,9 @@ class _Sockets:
             def called(socket: Socket, address: str) -> object:
                 __tracebackhide__ = True
                 result = original(socket, address)
-                if self.recorder.role is not None:
-                    with contextlib.suppress(Exception):  # another version of pyzmq
-                        bound = socket.getsockopt_string(self.constants.LAST_ENDPOINT)
-                        self._declare(socket, side, bound if side == "bound" else str(address))
+                with contextlib.suppress(Exception):  # another version of pyzmq
+                    bound = socket.getsockopt_string(self.constants.LAST_ENDPOINT)
+                    self._declare(socket, side, bound if side == "bound" else str(address))
                 return result
 
             return called
@@ -130,8 +129,6 @@ class _Sockets:
     def _sent(self, original: Function) -> Function:
         def send(socket: Socket, data: object, flags: int = 0, *args: Any, **more: Any) -> object:  # noqa: ANN401
             __tracebackhide__ = True
-            if self.recorder.role is None:
-                return original(socket, data, flags, *args, **more)
             with self._recorded("zmq.send", [socket], flags, "answer"):
                 result = original(socket, data, flags, *args, **more)
             if not flags & self.constants.SNDMORE:
@@ -143,8 +140,6 @@ class _Sockets:
     def _received(self, original: Function) -> Function:
         def recv(socket: Socket, flags: int = 0, *args: Any, **more: Any) -> object:  # noqa: ANN401
             __tracebackhide__ = True
-            if self.recorder.role is None:
-                return original(socket, flags, *args, **more)
             with self._recorded("zmq.recv", [socket], flags, self._owed(socket)):
                 result = original(socket, flags, *args, **more)
             with contextlib.suppress(Exception):  # it has been closed meanwhile
@@ -157,7 +152,7 @@ class _Sockets:
     def _polled(self, original: Function) -> Function:
         def poll(poller: Any, timeout: Any = None) -> object:  # noqa: ANN401 - of pyzmq
             __tracebackhide__ = True
-            if self.recorder.role is None or timeout == 0:
+            if timeout == 0:
                 return original(poller, timeout)
             sockets = [each for each, _ in poller.sockets if hasattr(each, "getsockopt_string")]
             asking = [each for each in sockets if self._owed(each) != "nothing"]

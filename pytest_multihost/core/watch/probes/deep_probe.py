@@ -8,16 +8,21 @@ skipped.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pytest_multihost.core.blame.inferred import OF_PROGRAMS, operation_of
-from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
+from pytest_multihost.core.blame.role_waits import Link, RoleWait, role_waits, waits_in_circles
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.event import Exited
-from pytest_multihost.core.model.message_sockets import is_for_answer, waits_for_request
+from pytest_multihost.core.model.message_sockets import (
+    find_endpoints,
+    is_for_answer,
+    may_be_for_any,
+    waits_for_request,
+)
 from pytest_multihost.core.model.operation import Operation, Operations, group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot, Process
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
@@ -97,8 +102,7 @@ def probe_unclear_ranks(
         elif _is_unclear(seen):
             seen = with_shared_wait(seen, shared.get(seen.rank), processes[seen.rank], kernel.at_s)
         found.append(seen)
-    if names is not None:
-        found = _with_role_waits(found, kernel, names)
+    found = _with_role_waits(found, kernel, names)
     return tuple(found), stacks.unobserved
 
 
@@ -122,17 +126,26 @@ def _child(process: Process, names: Mapping[int, str]) -> Child:
 
 
 def _with_role_waits(
-    ranks: Sequence[RankSnapshot], kernel: KernelSnapshot, names: Mapping[int, str]
+    ranks: Sequence[RankSnapshot], kernel: KernelSnapshot, names: Mapping[int, str] | None
 ) -> list[RankSnapshot]:
-    """Return the ranks of a world with roles, with their waits for answers of each other."""
+    """Return the ranks with their waits for answers of each other.
+
+    In a world without roles only message sockets and circles show these.
+    """
     waiting = {each.rank for each in ranks if not _is_unclear(each)}
-    waits, processes, found = role_waits(kernel, waiting), kernel.ranks, []
+    waits = role_waits(kernel, waiting) if names is not None else {}
+    processes, found = kernel.ranks, []
+    circles = _circles(ranks, kernel, {*waiting, *(r for r, e in waits.items() if e.is_sure)})
     serving = {each.rank for each in ranks if any(map(_is_idle_wait, each.operations))} - waiting
     serving -= {rank for rank, wait in waits.items() if wait.is_certain}
     at_rest = serving | {rank for rank, wait in waits.items() if wait.is_at_rest} - waiting
     for each in ranks:
         wait = waits.get(each.rank, RoleWait())
         owed = [one for one in each.operations if is_for_answer(one) and one.is_open]
+        if each.rank in circles:
+            circle = circles[each.rank].operation(processes[each.rank], kernel.at_s)
+            found.append(_in_circle(each, circle) if circle is not None else each)
+            continue
         if each.rank in serving:
             wait = RoleWait(is_idle=True)
         elif owed and {*owed[0].group} - {each.rank} <= at_rest:
@@ -148,7 +161,7 @@ def _with_role_waits(
             each,
             is_idle=wait.is_idle,
             is_for_child=wait.is_for_child,
-            child=_child(child, names) if child is not None else None,
+            child=_child(child, names or {}) if child is not None else None,
             is_endless=wait.is_endless,
             sent_nothing=wait.sent_nothing,
             needs_message=wait.needs_message,
@@ -159,6 +172,31 @@ def _with_role_waits(
             seen = replace(seen, operations=(*seen.operations, asks))
         found.append(seen)
     return found
+
+
+def _in_circle(seen: RankSnapshot, wait: Operation) -> RankSnapshot:
+    """Return a rank with its wait in a circle, in place of waits for messages of anybody."""
+    others = [each for each in seen.operations if not may_be_for_any(each)]
+    own = next((each for each in seen.operations if may_be_for_any(each) and each.is_open), wait)
+    told = replace(wait, name=own.name, detail=own.detail, frame=own.frame, since_s=own.since_s)
+    return replace(seen, operations=(*others, told))
+
+
+def _circles(
+    ranks: Sequence[RankSnapshot], kernel: KernelSnapshot, known: Collection[int]
+) -> Mapping[int, RoleWait]:
+    """Return the waits of ranks in circles, at connections or in message sockets."""
+    pages = [Operations(each.rank, entered=dict(each.entered)) for each in ranks]
+    ends, owed = find_endpoints(pages), set(known)
+    at_messages: dict[int, frozenset[Link]] = {}
+    for each in ranks:
+        pending = [one for one in each.operations if one.is_open]
+        links = [ends.links(one, each.rank) for one in pending if may_be_for_any(one)]
+        if any(map(is_for_answer, pending)) or not all(links):
+            owed.add(each.rank)
+        elif links:
+            at_messages[each.rank] = frozenset[Link]().union(*links)
+    return waits_in_circles(kernel, at_messages, owed)
 
 
 def _awaited(operation: Operation) -> Operation:
