@@ -52,11 +52,6 @@ def waits_for_request(operation: Operation) -> bool:
     return operation.scope.kind == _SCOPES["nothing"]
 
 
-def may_be_for_any(operation: Operation) -> bool:
-    """Return whether a rank waits for a message that nobody is known to owe it."""
-    return waits_for_request(operation) or operation.scope.kind == _SCOPES["perhaps"]
-
-
 def is_for_answer(operation: Operation) -> bool:
     """Return whether a rank waits for a message that known ranks owe it."""
     return operation.scope.kind == _SCOPES["answer"] and operation.kind == "transfer"
@@ -89,11 +84,8 @@ class Endpoints:
     def links(self, operation: Operation, rank: int) -> frozenset[tuple[int, int]]:
         """Return who has connected to whom, of the ranks whose message ends a wait of a rank.
 
-        Empty if an end of its sockets leads to no rank. Pairs are in order where it is unknown.
+        Empty if an end of its sockets leads to no rank.
         """
-        if operation.kind == "transfer":  # its ends are resolved already
-            pairs = ((rank, other) for other in operation.group if other != rank)
-            return frozenset((min(pair), max(pair)) for pair in pairs)
         found = set()
         for side, _, name in (each.partition("=") for each in operation.scope.name.split()):
             others = self.ranks.get((_OTHER[side], name), frozenset()) - {rank}

@@ -20,7 +20,7 @@ from pytest_multihost.core.model.event import Exited
 from pytest_multihost.core.model.message_sockets import (
     find_endpoints,
     is_for_answer,
-    may_be_for_any,
+    may_be_for_answer,
     waits_for_request,
 )
 from pytest_multihost.core.model.operation import Operation, Operations, group_by_value
@@ -176,8 +176,8 @@ def _with_role_waits(
 
 def _in_circle(seen: RankSnapshot, wait: Operation) -> RankSnapshot:
     """Return a rank with its wait in a circle, in place of waits for messages of anybody."""
-    others = [each for each in seen.operations if not may_be_for_any(each)]
-    own = next((each for each in seen.operations if may_be_for_any(each) and each.is_open), wait)
+    others = [each for each in seen.operations if not waits_for_request(each)]
+    own = next(filter(_is_idle_wait, seen.operations), wait)
     told = replace(wait, name=own.name, detail=own.detail, frame=own.frame, since_s=own.since_s)
     return replace(seen, operations=(*others, told))
 
@@ -187,16 +187,17 @@ def _circles(
 ) -> Mapping[int, RoleWait]:
     """Return the waits of ranks in circles, at connections or in message sockets."""
     pages = [Operations(each.rank, entered=dict(each.entered)) for each in ranks]
-    ends, owed = find_endpoints(pages), set(known)
+    ends, asking = find_endpoints(pages), set(known)
     at_messages: dict[int, frozenset[Link]] = {}
     for each in ranks:
         pending = [one for one in each.operations if one.is_open]
-        links = [ends.links(one, each.rank) for one in pending if may_be_for_any(one)]
-        if any(map(is_for_answer, pending)) or not all(links):
-            owed.add(each.rank)
+        links = [ends.links(one, each.rank) for one in pending if waits_for_request(one)]
+        # A wait for an answer that is owed, or perhaps, is for known ranks.
+        if not all(links) or any(is_for_answer(one) or may_be_for_answer(one) for one in pending):
+            asking.add(each.rank)
         elif links:
             at_messages[each.rank] = frozenset[Link]().union(*links)
-    return waits_in_circles(kernel, at_messages, owed)
+    return waits_in_circles(kernel, at_messages, asking)
 
 
 def _awaited(operation: Operation) -> Operation:
