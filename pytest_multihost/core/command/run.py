@@ -25,9 +25,9 @@ from pytest_multihost.core.command.role_programs import RoleProgram, roles_of
 from pytest_multihost.core.command.screen import Screen
 from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.files import artifacts_access
+from pytest_multihost.core.forgotten import forget_secret
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
-from pytest_multihost.core.launch.forgotten import forget_secret
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SCRIPT_SERVER_CODE,

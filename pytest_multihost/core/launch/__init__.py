@@ -7,8 +7,7 @@
   variables. `meeting`: how the processes of one launcher meet.
 * `frames`: messages as bytes. `wire`: connections of frames. `packets`: messages with file
   descriptors. `harness_collectives`: the harness's own barrier.
-* `interpreter`: starts a new interpreter; `job_spec` is its job. `forgotten`: removes secrets from
-  the environment.
+* `interpreter`: starts a new interpreter; `job_spec` is its job.
 * `refusals`: errors when processes cannot start. `control_groups`: the memory and processes that
   are left. `capacity`: how many ranks fit. `memory_guard`: ends a world before memory runs out.
   `descriptor_limit`: the limit of open files. `own_descriptors`: what ranks must not inherit.

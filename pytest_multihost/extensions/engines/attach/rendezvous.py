@@ -39,7 +39,7 @@ from typing import Any, Literal
 import psutil
 
 from pytest_multihost.core import files
-from pytest_multihost.core.launch.forgotten import SECRET, forget
+from pytest_multihost.core.forgotten import SECRET, forget
 from pytest_multihost.core.launch.launcher_env import Address, Membership, read_membership
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError, SettingError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_multihost.core.launch.forgotten import forget_secret
+from pytest_multihost.core.forgotten import forget_secret
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.pytest_plugin.options import (
     ONE_PROCESS_ALONE,
