@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from pytest_multihost.core.procfs import stat_words
+
 SECRET = "PYTEST_MULTIHOST_SECRET"  # noqa: S105 - its name
 """The variable with the secret of an attached run. Ranks, nodes and servers never have it."""
 
@@ -29,8 +31,7 @@ def forget(names: Iterable[str]) -> None:
     """
     for name in names:
         os.environ.pop(name, None)
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    start = int(fields[_ENV_START])
+    start = int(stat_words(os.getpid())[_ENV_START])
     block = Path("/proc/self/environ").read_bytes()
     for found in re.finditer(rb"(?:^|\0)" + SECRET.encode() + rb"=([^\0]*)", block):
         if start:  # 0 if the kernel hides it

@@ -42,6 +42,7 @@ from pytest_multihost.core.nemesis.interpose import (
     observing_files,
 )
 from pytest_multihost.core.nemesis.targets import load_target
+from pytest_multihost.core.procfs import children_of
 from pytest_multihost.core.rank.batches import count_batches
 from pytest_multihost.core.rank.point_record import PointRecord
 from pytest_multihost.core.rank.portable_names import portable_glob
@@ -291,9 +292,7 @@ def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, An
 def _pids() -> frozenset[int]:
     """Return the processes of this world: this one, its parent, and the parent's children."""
     parent = os.getppid()
-    siblings = Path(f"/proc/{parent}/task/{parent}/children")
-    found = siblings.read_text().split() if siblings.exists() else ()
-    return frozenset({os.getpid(), parent, *map(int, found)})
+    return frozenset({os.getpid(), parent, *children_of(parent)})
 
 
 _FILE_MODULES = frozenset(

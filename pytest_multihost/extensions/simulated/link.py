@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pytest_multihost.core.procfs import children_of
 from pytest_multihost.extensions.simulated.launches import (
     Completion,
     Launch,
@@ -123,16 +124,7 @@ def _has_handler() -> bool:
 
 def _has_child() -> bool:
     """Return whether this process has a child, which may send it a signal."""
-    try:
-        tasks = os.listdir("/proc/self/task")  # no `Path`: it costs each rank pages
-        return any(_content(f"/proc/self/task/{each}/children") for each in tasks)
-    except OSError:
-        return True  # a thread has just ended, or the kernel does not say it
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123 - as above
-        return file.read()
+    return bool(children_of(os.getpid()))
 
 
 def is_own_thread() -> bool:

@@ -11,8 +11,9 @@ import os
 import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from pytest_multihost.core.procfs import process_ids, stat_words
 
 _TERMINAL, _FOREGROUND = 4, 5
 """Places in /proc/PID/stat behind the program's name: the terminal, and its foreground group."""
@@ -68,11 +69,9 @@ def _foreground(device: int) -> int | None:
 
     tcgetpgrp(3) tells it only to processes of the terminal's session.
     """
-    for process in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = (
-                process.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            )
-            if int(fields[_TERMINAL]) == device and int(fields[_FOREGROUND]) > 0:
-                return int(fields[_FOREGROUND])
+    for process in process_ids():
+        with contextlib.suppress(OSError):
+            words = stat_words(process)
+            if int(words[_TERMINAL]) == device and int(words[_FOREGROUND]) > 0:
+                return int(words[_FOREGROUND])
     return None

@@ -33,6 +33,7 @@ from pytest_multihost.core.launch.reaper import (
 )
 from pytest_multihost.core.model.event import Event, Exited, Pause
 from pytest_multihost.core.model.messages import RequestDumps
+from pytest_multihost.core.procfs import descendants_of
 from pytest_multihost.core.slots.stacks import (
     can_handle,
     dump_signal,
@@ -216,7 +217,7 @@ class RankProcesses:
         """
         stacks, lines = self._directory / f"rank-{rank}.stacks", []
         number = dump_signal("threads")
-        for child in _descendants(pid):
+        for child in descendants_of(pid):
             with contextlib.suppress(OSError):
                 if time.monotonic() < until_s and can_handle(child, number):
                     size = stacks.stat().st_size
@@ -286,28 +287,9 @@ def _is_full(folder: str) -> bool:
     return found.f_blocks > 0 and found.f_bavail == 0
 
 
-def _children(pid: int) -> list[int]:
-    """Return the children of a process; none on a kernel that does not list them."""
-    found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += map(int, path.read_text().split())
-    return found
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the children of a process, and theirs."""
-    found, ahead = list[int](), [pid]
-    while ahead:
-        children = _children(ahead.pop())
-        found += children
-        ahead += children
-    return found
-
-
 def _signal_children(pid: int, number: int) -> None:
     """Send a signal to those descendants of a process that handle it."""
-    for child in _descendants(pid):
+    for child in descendants_of(pid):
         with contextlib.suppress(OSError):
             if can_handle(child, number):
                 os.kill(child, number)

@@ -28,8 +28,6 @@ from os import _exit as leave
 from pathlib import Path
 from typing import NoReturn
 
-import psutil
-
 from pytest_multihost.core.cpython_private import clear_exit_handlers
 from pytest_multihost.core.import_path import import_path
 from pytest_multihost.core.launch.descriptor_limit import (
@@ -75,6 +73,7 @@ from pytest_multihost.core.model.messages import (
     WorldForked,
 )
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec, port_count
+from pytest_multihost.core.procfs import descendants_of
 from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
@@ -176,7 +175,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
     # A collection in a rank would touch, and so copy, every page shared with the server.
     gc.collect()
     gc.freeze()
-    children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
+    children = frozenset(descendants_of(os.getpid()))
     selector, pidfd = close_in_children(selectors.EpollSelector()), os.pidfd_open(controller)
     close_in_children(control)
     outlive_parent()  # when the controller ends, the server must still end its ranks
