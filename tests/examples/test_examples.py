@@ -42,8 +42,27 @@ ASKED_FOR = {
 }
 NEEDS = {"megatron_groups": "megatron.core", "torch_dcp_checkpoint": "torch.distributed.checkpoint"}
 
+SHOWN_BY = {
+    "after_timeouts": "extensions/clock/test_clock.py",
+    "github_actions": "extensions/github/test_actions.py",
+    "hidden_hang": "extensions/sweep/test_sweep.py",
+    "megatron_groups": "unit/blame/test_recorded_facts.py",
+    "mode_auto": "plugin/test_selection.py",
+    "orbax_restore": "fixes/test_orbax_barrier.py",
+    "thousand_ranks": "plugin/test_inherited.py",
+    "torch_dcp_checkpoint": "smoke/test_smoke.py",
+    "torch_ddp": "extensions/sweep/test_sweep.py",
+    "trainer_and_engine": "plugin/test_roles.py",
+    "xdist": "plugin/test_neighbours.py",
+}
+"""Examples of the full tier, and the files with tests of the fast tier of the same subject."""
+
 FRESH = load_program(EXAMPLES / "in_fresh_environments.py")
 PATHS = FRESH.examples()
+TIERED = [
+    pytest.param(path, id=path.name, marks=pytest.mark.worlds if path.name in SHOWN_BY else ())
+    for path in PATHS
+]
 
 
 def plugins_of(install: tuple[str, ...]) -> list[str]:
@@ -61,10 +80,13 @@ def plugins_of(install: tuple[str, ...]) -> list[str]:
 def test_all_examples_are_there() -> None:
     """Those that the documentation lists."""
     assert {path.name for path in PATHS} == ASKED_FOR
+    assert [
+        file for file in SHOWN_BY.values() if not (EXAMPLES.parent / "tests" / file).exists()
+    ] == []
 
 
 @pytest.mark.timeout(300)  # what a machine that is busy with more makes of importing torch
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TIERED)
 @pytest.mark.claim("find my first hang, step by step")
 @pytest.mark.claim("copy a working project")
 def test_an_example_does_what_its_readme_says(
