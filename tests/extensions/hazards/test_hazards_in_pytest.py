@@ -65,6 +65,7 @@ def test_hazards_are_not_looked_for_where_they_are_switched_off(worlds: Worlds) 
     assert hazards(worlds) is None
 
 
+@pytest.mark.worlds
 @pytest.mark.program(UNWAITED, "--multihost-hazard-rules=order")
 def test_only_the_rules_that_were_asked_for_are_applied(worlds: Worlds) -> None:
     """The verdict names them."""
@@ -184,7 +185,7 @@ DISTURBED = UNWAITED.replace(
 ).replace("import pytest", "from pytest_multihost import faults\nimport pytest")
 
 
-@pytest.mark.program(DISTURBED)
+@pytest.mark.program(DISTURBED, "--multihost-hazards=fail")
 def test_a_disturbed_run_is_not_judged(worlds: Worlds) -> None:
     """What it did may be the fault's doing."""
     worlds.run.assert_outcomes(passed=1)
