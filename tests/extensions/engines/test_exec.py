@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +107,47 @@ def test_logs_of_other_machines_are_fetched(apart: Done) -> None:
     assert (folder / "rank-3.log").read_text() == "rank 3 was here\n"
 
 
-def test_nodes_can_be_this_machine(tmp_path: Path) -> None:
+ROOM_FOR_TWO = """
+import os
+from pytest_multihost.core.backends import Backend
+
+def pytest_multihost_backends():
+    def lacking(size):
+        return None if "NODE" in os.environ and size <= 2 else f"two fit here, not {size}"
+
+    return [Backend(name="paired", start=lambda spec: None, lacking=lacking)]
+"""
+
+SIZES = """
+@pytest.mark.multihost(ranks=2)
+def test_small(world):
+    pass
+
+@pytest.mark.multihost(ranks=6, backend="paired")
+def test_6(world):
+    pass
+
+@pytest.mark.multihost(ranks=7, backend="paired")
+def test_7(world):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def on_three(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A run on three nodes that are all this machine, with room for two ranks each."""
+    path = project(tmp_path_factory.mktemp("three"), WORLDS + SIZES)
+    (path / "conftest.py").write_text(ROOM_FOR_TWO)
+    return path, drive(path, "--multihost-on", HERE, "--multihost-nodes=3", "-rsfE", "--pdb")
+
+
+def test_nodes_can_be_this_machine(on_three: Done) -> None:
     """As many as are wanted; a world that is smaller uses the first.
 
     Hangs are proven there, and logs are fetched, as on one machine.
     """
-    source = WORLDS + "\n@pytest.mark.multihost(ranks=2)\ndef test_small(world):\n    pass\n"
-    path = project(tmp_path / "it", source)
-    done = drive(path, "--multihost-on", HERE, "--multihost-nodes=3")
-    assert "3 failed, 2 passed" in done.stdout
+    path, done = on_three
+    assert "3 failed, 3 passed, 1 skipped" in done.stdout
     assert "exec: 3 nodes: 0, 1, 2" in done.stdout
     found = verdicts(path)
     assert found["test_waits"]["diagnosis"]["detected_by"] == "proof"
@@ -123,6 +156,18 @@ def test_nodes_can_be_this_machine(tmp_path: Path) -> None:
     folder = path / ".pytest_multihost" / found["test_meets"]["run_id"] / found["test_meets"]["dir"]
     assert (folder / "rank-3.log").read_text() == "rank 3 was here\n"
     assert not [each for each in psutil.process_iter() if _works_in(each, path)]
+
+
+def test_the_nodes_are_asked_for_what_they_lack(on_three: Done) -> None:
+    """Not the driver: it may be a laptop without a GPU. Each node counts its own ranks."""
+    path, done = on_three
+    assert verdicts(path)["test_6"]["outcome"] == "passed"
+    assert "node 0: two fit here, not 3" in done.stdout
+
+
+def test_the_debugger_is_refused_with_the_reason(on_three: Done) -> None:
+    """Ranks on other machines have no terminal; the run goes on."""
+    assert "--pdb and --trace do not stop in ranks" in on_three[1].stdout
 
 
 def _works_in(process: psutil.Process, path: Path) -> bool:
@@ -146,12 +191,12 @@ def test_the_first_failure_ends_the_run_and_only_failures_run_again(tmp_path: Pa
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("exec:false {i}",), "the peer on node 0 has ended at its start: exit code 1"),
         (("exec:sh -c 'echo no such pod {i} >&2; exit 3'",), "no such pod 0"),
         (("exec:no-such-program {i}",), "no-such-program, which is to reach node 0"),
         *(
             pytest.param(args, words, marks=pytest.mark.worlds)
             for args, words in (
+                (("exec:false {i}",), "the peer on node 0 has ended at its start: exit code 1"),
                 (("exec:env",), "the command is the same for all 2 nodes"),
                 (("exec:",), "a command is missing"),
                 (("ssh:a,,b",), "is not a list of hosts"),
@@ -190,7 +235,8 @@ def test_other_versions_are_refused_with_both(tmp_path: Path, package: str) -> N
     name = package.replace("_", "-")
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.9\n")
     path = project(tmp_path / "it", WORLDS)
-    done = drive(path, "--multihost-on", f"exec:env PYTHONPATH={about.parent} NODE={{i}}")
+    on = ("--multihost-on", f"exec:env PYTHONPATH={about.parent} NODE={{i}}")
+    done = drive(path, *on, "--multihost-nodes=1")
     assert "0.0.9" in done.stdout
     assert "version" in done.stdout
     assert done.returncode == 4, done.stdout
@@ -210,31 +256,6 @@ def test_a_file_that_differs_is_named(tmp_path: Path) -> None:
     assert "node 1's process" in done.stdout
     assert "test_meets" in done.stdout
     assert done.returncode == 4
-
-
-ROOM_FOR_TWO = """
-import os
-from pytest_multihost.core.backends import Backend
-
-def pytest_multihost_backends():
-    def lacking(size):
-        return None if "NODE" in os.environ and size <= 2 else f"two fit here, not {size}"
-
-    return [Backend(name="paired", start=lambda spec: None, lacking=lacking)]
-"""
-
-
-def test_the_nodes_are_asked_for_what_they_lack(tmp_path: Path) -> None:
-    """Not the driver: it may be a laptop without a GPU. Each node counts its own ranks."""
-    source = "import pytest\n" + "".join(
-        f"@pytest.mark.multihost(ranks={n}, backend='paired')\ndef test_{n}(world):\n    pass\n"
-        for n in (4, 6)
-    )
-    path = project(tmp_path / "it", source)
-    (path / "conftest.py").write_text(ROOM_FOR_TWO)
-    done = drive(path, "--multihost-on", HERE, "-rs")
-    assert "1 passed, 1 skipped" in done.stdout
-    assert "node 0: two fit here, not 3" in done.stdout
 
 
 # Runs that are disturbed
@@ -275,19 +296,58 @@ def test_a_lost_node_is_an_error_of_its_test(tmp_path: Path) -> None:
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)])
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.processes)]
-)
-def test_an_interrupted_run_shows_where_the_ranks_were(tmp_path: Path, number: int) -> None:
-    """Ctrl-C and SIGTERM act as on one machine, and nothing is left."""
-    path = project(tmp_path / "it", LOST)
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that was ended by a signal.
+
+    Attributes:
+        secret: Its secret.
+        seen: The processes that showed the secret before.
+        output: What it printed.
+        code: Its exit code.
+    """
+
+    path: Path
+    secret: bytes
+    seen: list[str]
+    output: str
+    code: int
+
+
+@pytest.fixture(scope="module")
+def interrupted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Interrupted:
+    """A run that tells its secret, until a signal ends it."""
+    path = project(tmp_path_factory.mktemp("interrupted"), LOST)
+    (path / "conftest.py").write_text(TELLS)
     with started(path, "--multihost-on", HERE) as process:
-        process.send_signal(number)
+        secret = (path / "told").read_bytes()
+        seen = seen_in_processes(secret)
+        process.send_signal(request.param)
         output, _ = process.communicate(timeout=LIMIT_S)
-    assert "where the ranks were:" in output
-    assert output.count("time.sleep(600)") == 1  # all four ranks are there
-    assert process.returncode == 2
+    return Interrupted(path, secret, seen, output, process.returncode)
+
+
+@pytest.mark.parametrize(
+    "interrupted",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.processes)],
+    indirect=True,
+)
+def test_an_interrupted_run_shows_where_the_ranks_were(interrupted: Interrupted) -> None:
+    """Ctrl-C and SIGTERM act as on one machine, and nothing is left."""
+    path = interrupted.path
+    assert "where the ranks were:" in interrupted.output
+    assert interrupted.output.count("time.sleep(600)") == 1  # all four ranks are there
+    assert interrupted.code == 2
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)])
+
+
+@pytest.mark.parametrize("interrupted", [signal.SIGINT], indirect=True)
+def test_the_secret_is_in_no_command_and_no_environment(interrupted: Interrupted) -> None:
+    """Of any process on the machine; it is part of the order on the peer's standard input."""
+    assert len(interrupted.secret) == 32
+    assert interrupted.seen == []
 
 
 def test_a_signal_that_is_repeated_at_once_counts_as_one(tmp_path: Path) -> None:
@@ -396,19 +456,6 @@ def test_a_peer_waits_for_a_pytest_that_is_busy_or_stopped(
     assert "2 passed" in output, output
 
 
-def test_the_secret_is_in_no_command_and_no_environment(tmp_path: Path) -> None:
-    """Of any process on the machine; it is part of the order on the peer's standard input."""
-    path = project(tmp_path / "it", LOST)
-    (path / "conftest.py").write_text(TELLS)
-    with started(path, "--multihost-on", HERE) as process:
-        secret = (path / "told").read_bytes()
-        seen = seen_in_processes(secret)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=LIMIT_S)
-    assert len(secret) == 32
-    assert seen == []
-
-
 @pytest.mark.parametrize("number", range(4))
 def test_a_secret_in_an_environment_is_seen(number: int) -> None:
     """In each form, so the test above can fail."""
@@ -464,7 +511,7 @@ def test_a_test_with_roles_is_refused_with_the_reason(tmp_path: Path) -> None:
     """Its roles find each other on one machine."""
     marker = "@pytest.mark.multihost(roles={'a': 1, 'b': 1})"
     path = project(tmp_path / "it", f"import pytest\n{marker}\ndef test_it(world):\n    pass\n")
-    done = drive(path, "--multihost-on", HERE)
+    done = drive(path, "--multihost-on", HERE, "--multihost-nodes=1")
     assert "test_it cannot be part of a run with --multihost-on: its roles share" in done.stdout
     assert done.returncode == 4
 
@@ -475,7 +522,7 @@ def test_a_test_with_roles_is_refused_with_the_reason(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def on_copies(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A run on nodes that have the project below other directories, in a workflow of GitHub."""
-    path, enter = copied(tmp_path_factory.mktemp("copies"), WORLDS + GLOO_WORLDS)
+    path, enter = copied(tmp_path_factory.mktemp("copies"), WORLDS)
     on = ("--multihost-on", f"exec:{enter} {{i}}", "-k", "waits or fails")
     return path, drive(path, *on, GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(path))
 
@@ -561,6 +608,7 @@ open(f"delays-{sys.argv[1]}", "w").write(f"{before} {after}")
 """A program that carries a peer's bytes as srun does."""
 
 
+@pytest.mark.worlds
 def test_a_command_that_carries_bytes_over_tcp_does_not_hold_them_back(tmp_path: Path) -> None:
     """The driver sets that for the command's connection, and acknowledges what arrives there."""
     path = project(tmp_path / "it", WORLDS)
@@ -592,11 +640,3 @@ def test_the_command_of_ssh_survives_the_shell_of_the_other_side(tmp_path: Path)
     assert "ssh: 2 nodes: n1, n2" in done.stdout
     said = (tmp_path / "said").read_text().splitlines()
     assert sorted(each.partition("python")[0].split()[-2] for each in said) == ["n1", "n2"]
-
-
-def test_the_debugger_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """Ranks on other machines have no terminal; the run goes on."""
-    path = project(tmp_path / "it", WORLDS)
-    done = drive(path, "--multihost-on", HERE, "--pdb", "-k", "meets or fails")
-    assert "--pdb and --trace do not stop in ranks" in done.stdout
-    assert "1 failed, 1 passed" in done.stdout
