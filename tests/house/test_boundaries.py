@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,14 @@ UNBOUNDED: Mapping[str, Mapping[str, str]] = {
 """Calls that take memory as their input says, and the modules that may make them, with a reason."""
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Yield each call of a function of a module, with the name of both."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(found := node.func, ast.Attribute):
-            yield ast.unparse(found), node
+@cache
+def calls(tree: ast.AST) -> tuple[tuple[str, ast.Call], ...]:
+    """Return each call of a function of a module, with the name of both."""
+    return tuple(
+        (ast.unparse(node.func), node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    )
 
 
 @pytest.mark.parametrize("name", UNBOUNDED)
@@ -114,11 +118,11 @@ def test_who_owns_what_is_asked_in_one_place() -> None:
 
 def test_a_port_that_a_rank_connects_to_is_checked() -> None:
     """Each backend that has ranks meet at a reserved port asks first whose listener is there."""
-    users = {path for path, tree in trees().items() if "spec.ports[" in ast.unparse(tree)}
-    users -= {path for path in users if "backends" not in path}
+    backends = {path: ast.unparse(tree) for path, tree in trees().items() if "backends" in path}
+    users = {path for path, text in backends.items() if "spec.ports[" in text}
     assert users
     for path in users:
-        assert "require_own_listener(port)" in ast.unparse(trees()[path]), path
+        assert "require_own_listener(port)" in backends[path], path
 
 
 def test_a_process_is_signalled_by_id_only_where_it_is_a_child() -> None:
