@@ -5,8 +5,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# Most tests wait most of the time - for deadlines, for windows of quiet - so two at a time halve it.
-PYTEST_JOBS ?= 2
+# Many tests wait most of the time, for deadlines and for windows of quiet: three keep two cores busy.
+PYTEST_JOBS ?= 3
 PYTEST8 ?= 8.3.5
 CORPUS_ARGS ?=
 LATENT_ARGS ?=
@@ -37,7 +37,7 @@ help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
-	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 2 at a time."
+	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 3 at a time."
 	@echo "  PYTEST8=8.4.2 picks the version of make test-pytest8; the default is 8.3.5."
 	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test, test-all and test-python."
 	@echo "  PYTHON_SUITE=sid picks the Debian release of make test-python: trixie has Python 3.13, sid 3.14."
