@@ -4,10 +4,11 @@
 
 The inputs are shared out evenly over the targets of tests/shared/hostile.py (both sides of the
 handshake of an attached run, authenticated frames that were changed, messages of other shapes) and
-of tests/shared/foreign.py (dumps of flight recorders, sweep.json, facts.json, tokens, environments,
-accept files, stacks, saved arrays, archives and slot pages of nodes, mapped libraries). Prints how
-many inputs each has taken, what became of them, and the peak of memory. Exits with an exception and
-the smallest input that does harm, or if memory exceeds 300 MB, or if one input takes more than 5 s.
+of tests/shared/foreign.py (dumps of flight recorders, logs, sweep.json, facts.json, tokens,
+environments, accept files, stacks, saved arrays, archives and slot pages of nodes, mapped
+libraries). Prints how many inputs each has taken, what became of them, and the peak of memory.
+Exits with an exception and the smallest input that does harm, or if memory exceeds 300 MB, or if
+one input takes more than 5 s.
 """
 
 from __future__ import annotations

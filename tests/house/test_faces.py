@@ -53,6 +53,7 @@ EXCEPTIONS = {
             "github",
             "hazards",
             "live",
+            "logs",
             "model",
             "pytest_plugin",
             "slots",

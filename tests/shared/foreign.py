@@ -61,6 +61,7 @@ from pytest_multihost.extensions.flight.told_world import judge_dumps
 from pytest_multihost.extensions.github.annotations import Checkout, annotation_commands
 from pytest_multihost.extensions.hazards.read_record import read_record
 from pytest_multihost.extensions.live.waits import seen_wait
+from pytest_multihost.extensions.logs.command import judge_paths
 from pytest_multihost.extensions.sweep.annotations import sweep_annotations
 from pytest_multihost.extensions.sweep.html import sweep_page
 from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record
@@ -75,6 +76,7 @@ from pytest_multihost.testing import (
     read_token,
 )
 
+ROOT = Path(__file__).parents[2]
 START_NS = 1_795_000_000_000_000_000
 SECRET_LINE = "root:$6$the-line-of-another-users-file"  # noqa: S105 - no password
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -780,10 +782,57 @@ class FactsTarget(_Foreign):
         return "judged"
 
 
+class LogTarget(_Foreign):
+    """A log of a job, some of whose lines are changed, lost, repeated or mixed."""
+
+    name = "logs"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = [
+            line
+            for path in sorted((ROOT / "tests/extensions/logs/real").iterdir())
+            for line in path.read_bytes().splitlines(keepends=True)
+        ]
+        self.lines += [
+            b"[rank1]: [PG ID 2 PG GUID 9 Rank 1] WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n",
+            b"[rank1]: [PG ID 2 PG GUID 9 Rank 1] last enqueued work: 9, last completed work: 6\n",
+            b"  Communicator ranks have different AllGather operation counts\n",
+            b"  3 ranks have launched up to operation 640\n",
+            b"  Rank 2 -- GPU 4 managed by process 3 on node N\n",
+            b"srun: error: n1: tasks 0-9999999,3: Killed\n",
+            b'Process 7: python x\n\nThread 7 (idle): "MainThread"\n    f (a.py:3)\n',
+            b"TP0-99999: x\n  f (torch/distributed/distributed_c10d.py:3)\n",
+        ]
+
+    def read(self, draw: random.Random) -> str:
+        """Explain a log of lines that belong together, and of others."""
+        start = draw.randrange(len(self.lines))
+        lines = self.lines[start : start + draw.choice((3, 30, 200))]
+        for _ in range(draw.randrange(6)):
+            lines.insert(draw.randrange(len(lines) + 1), draw.choice(self.lines))
+        data = bytearray(b"".join(lines))
+        for _ in range(draw.choice((0, 1, 5, 50))):
+            at = draw.randrange(len(data) + 1)
+            piece = draw.choice((*TEXTS, *map(str, NUMBERS[:6]), SECRET_LINE[:5]))
+            data[at : at + draw.choice((0, 1, 20))] = piece.encode("utf-8", "surrogatepass")
+        path = self.inside / draw.choice(("job.log", "rank3.log", "a::error::.log"))
+        path.write_bytes(gzip.compress(data) if draw.randrange(9) == 0 else data)
+        context = context_of(str(self.inside), self.sources)
+        judged = judge_paths([path], path.name, context)
+        require_printable(page_of(judged, path.name))
+        if draw.randrange(20) == 0:
+            verdict = build_verdict(judged, Attempt("run", "dir", None, {}))
+            page = write_page(self.inside, PageModel(judged=judged, verdict=verdict))
+            assert not CONTROL.search(page.read_text("utf-8"))
+        return "judged" if judged.diagnosis is not None else "nothing follows"
+
+
 FOREIGN = (
     TokenTarget,
     FactsTarget,
     DumpTarget,
+    LogTarget,
     SweepTarget,
     AcceptTarget,
     ProcessTarget,

@@ -37,7 +37,7 @@ _SIGNALS = {
 }
 _RESTART = "will restart worker group"
 _BEHIND = 8
-_MOST_RANKS = 4096
+_MOST_RANKS = 512
 
 
 def _ranks(text: str) -> Iterator[int]:

@@ -37,6 +37,7 @@ _HEADING = re.compile(
 _BARE_FRAME = re.compile(r"^\s{0,10}([\w<>.~:]{1,200}) \((\S.{0,500}?\.py):(\d{1,9})\)$")
 _LEAST_BARE = 3
 _DIGITS = 9
+_MOST_RANKS = 255
 _PACKAGES = ("torch/", "jax/", "jaxlib/", "numpy/", "threading.py", "multiprocessing/")
 _BEHIND = 150
 _MOST_FRAMES = 400
@@ -144,7 +145,7 @@ def _new_process(text: str) -> _Process | None:
         return _Process(f"process {found[1]}")
     if heading := _HEADING.match(text):
         first, last = int(heading[1]), int(heading[2] or heading[1])
-        return _Process(text, ranks=tuple(range(first, min(last, first + _MOST_OPEN) + 1)))
+        return _Process(text, ranks=tuple(range(first, min(last, first + _MOST_RANKS) + 1)))
     return None
 
 
