@@ -53,6 +53,15 @@ class Group:
             and each.enqueued == each.completed
         }
 
+    @property
+    def asked(self) -> frozenset[int]:
+        """The ranks that only got the signal to dump, and do not say how far they have come."""
+        return frozenset(
+            rank
+            for rank, each in self.counts.items()
+            if rank not in self.waits and each.is_asked and each.enqueued is None
+        )
+
 
 def _ratio(waited: Waited) -> int | None:
     """Return the size of a group by what a member passes and gets, if that shows it."""
@@ -147,6 +156,7 @@ class Placed:
         operations: The collective that each rank waits in.
         entered: By rank, the number of the last collective that it has entered.
         silent: Members of which no line says how far they have come.
+        asked: Those of them that only got the signal to dump.
         held: Ranks whose collective has ended on other ranks: their devices hold it.
         parted: What each side waits in, at different numbers, if the ranks have parted earlier.
         all_joined: Whether every member waits in the same collective.
@@ -156,6 +166,7 @@ class Placed:
     operations: Mapping[int, Operation] = field(default_factory=dict)
     entered: Mapping[int, int] = field(default_factory=dict)
     silent: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
     held: frozenset[int] = frozenset()
     parted: tuple[tuple[Operation, tuple[int, ...]], ...] = ()
     all_joined: bool = False
@@ -177,11 +188,12 @@ def placed(group: Group, size: int, ordinal: int) -> Placed:
     payloads = _payloads(waits)
     differ = len(names) > 1 or len({*payloads.values()} - {()}) > 1
     late = {rank: last for rank, last in group.idle.items() if numbers and last < min(numbers)}
-    everyone = tuple(range(size)) if is_default else tuple(sorted({*waits, *late}))
+    asked = frozenset(() if differ else group.asked)
+    everyone = tuple(range(size)) if is_default else tuple(sorted({*waits, *late, *asked}))
     all_joined = not differ and len(numbers) == 1 and len(waits) == (group.size or -1)
     if all_joined or (differ and not is_default):
         everyone = tuple(sorted(waits))
-    is_known = is_default or bool(late) or differ or all_joined
+    is_known = is_default or bool(late or asked) or differ or all_joined
     base = Operation(
         name="",
         kind="collective",
@@ -209,7 +221,7 @@ def placed(group: Group, size: int, ordinal: int) -> Placed:
     entered |= group.idle
     # Ranks that do not match explain the wait better than one without a line.
     silent = frozenset(() if differ else everyone) - waits.keys() - group.idle.keys()
-    found = Placed(base.group_key, operations, entered, silent, all_joined=all_joined)
+    found = Placed(base.group_key, operations, entered, silent, asked, all_joined=all_joined)
     if len(numbers) == 1 or is_message:
         return found
     return _at_different_numbers(found, group, names)

@@ -189,6 +189,8 @@ class _Job:
         places: By rank, the line that says how it has failed.
         conditions: What must hold for the headline to be true, each after "if".
         said: Ranks of which something is known that a verdict may use.
+        silent: Ranks of which nothing is known, but which others may wait for.
+        asked: Those of them that only got the signal to dump.
     """
 
     size: int
@@ -202,6 +204,7 @@ class _Job:
     dumps: dict[int, Dump] = field(default_factory=dict)
     said: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
     parted: tuple[tuple[Operation, tuple[int, ...]], ...] = ()
     conditions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -294,7 +297,10 @@ def _with_conditions(job: _Job, found: Diagnosis) -> Diagnosis:
     """Return a diagnosis with what must hold for it to be true; it is never certain."""
     confidence = "likely" if found.confidence == "certain" else found.confidence
     conditions = [*job.conditions]
-    silent = sorted({*found.culprits} & job.silent)
+    if asked := sorted({*found.culprits} & job.asked):
+        had = "had nothing open when it" if len(asked) == 1 else "had nothing open when they"
+        conditions.insert(0, f"{rank_set(asked)} {had} got the signal to dump")
+    silent = sorted({*found.culprits} & (job.silent - job.asked))
     if silent:
         many = len(silent) > 1
         who = f"{rank_set(silent)} {'have' if many else 'has'} no line of it"
@@ -412,7 +418,12 @@ def _add_placed(job: _Job, one: Placed, *, is_default: bool) -> None:
         )
     job.parted = job.parted or one.parted
     if is_default:
-        _add_silent(job, one.silent, len(one.operations))
+        _add_silent(job, one.silent - one.asked, len(one.operations))
+    if one.asked and not one.all_joined:
+        job.silent |= one.asked
+        job.asked |= one.asked
+        for rank in one.asked:
+            job.activities[rank] = Activity("asked", "it only got the signal to dump")
 
 
 def _add_silent(job: _Job, silent: frozenset[int], waiting: int) -> None:

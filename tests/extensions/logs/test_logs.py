@@ -152,6 +152,10 @@ def signal(rank: int, by: int, number: int) -> str:
     )
 
 
+OBSERVED = (
+    "[rank{0}]:[E318 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0(default_pg) Rank {0}]"
+    " Observed flight recorder dump signal from another rank via TCPStore.\n"
+)
 GROUP = "ID 2 PG GUID 9"
 
 WATCHDOG = {
@@ -177,6 +181,14 @@ WATCHDOG = {
     "one had nothing open": (
         timeout(0, 7) + timeout(1, 7) + signal(2, 0, 6),
         ("straggler", (2,)),
+    ),
+    "one only got the signal": (
+        timeout(1, 22) + status(1, 22, 22) + OBSERVED.format(0),
+        ("straggler", (0,)),
+    ),
+    "one got the signal, and others differ": (
+        timeout(1, 22) + timeout(2, 22, "BROADCAST") + timeout(3, 22) + OBSERVED.format(0),
+        ("mismatch", (2,)),
     ),
     "one had nothing open, and only it has a line": (signal(5, 2, 136), ("straggler", (5,))),
     "one has no line": (timeout(1, 4) + timeout(2, 4) + timeout(3, 4), ("straggler", (0,))),
