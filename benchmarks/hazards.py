@@ -1,16 +1,12 @@
 """Are hazards told, and only hazards? Run programs that pass, and score what is told of them.
 
     python benchmarks/hazards.py [--only NAME] [--json F]
-    python benchmarks/hazards.py --confirm [--only NAME]
     python benchmarks/hazards.py --innocent PATH ... [-- PYTEST-ARGUMENTS]
 
 Runs every program of tests/hazards with all rules, reads verdicts.jsonl by its contract
 (docs/verdict.md) alone, and compares what was found with the expectation beside the program: a
 guilty one is told by the right rule with the right lines and by no other rule, of an innocent one
 nothing is told. Prints a line for each and exits with 1 if one is wrong.
-
-With --confirm it sweeps the guilty programs, and counts those that a disturbance makes hang, with a
-token that was repeated. Those that are expected to must.
 
 With --innocent it runs the tests at these paths instead, with the default rules, and lists each
 hazard that is told of any that pass: make hazards HAZARDS_ARGS='--innocent tests/corpus'.
@@ -41,15 +37,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="part of the ids to run")
     parser.add_argument("--json", default="", help="file for the scores")
-    parser.add_argument("--confirm", action="store_true", help="sweep the guilty programs")
     parser.add_argument("--innocent", nargs="+", help="tests that must show no hazard")
     parser.add_argument("--python", default=sys.executable, help="interpreter for --innocent")
     parser.add_argument("arguments", nargs="*", help="for pytest, behind --")
     options = parser.parse_args()
     if options.innocent:
         return _innocent(options.innocent, options.arguments, options.python)
-    if options.confirm:
-        return _confirm(options.only)
     rows = list(_scored(options.only))
     for row in rows:
         print(f"{row['word']:8} {row['nodeid']:72} {row['told']}", flush=True)
@@ -145,38 +138,6 @@ def _text(verdict: Mapping[str, Any] | None, told: Sequence[Mapping[str, Any]]) 
         "; ".join(f"{each['rule']}: {' | '.join(sources(each))}" for each in told)[:300]
         or "nothing"
     )
-
-
-def _confirm(only: str) -> int:
-    """Sweep guilty programs for their hazards; print which have a token."""
-    missing = confirmed = 0
-    for path in sorted(PROGRAMS.glob("guilty_*.py")):
-        with tempfile.TemporaryDirectory(prefix="multihost-hazards-") as scratch:
-            expectations = Path(scratch, "expectations")
-            folder = Path(scratch, "artifacts")
-            options = ["--multihost-hazard-rules=all", "--multihost-sweep=hazards"]
-            only_these = ["-k", only] if only else []
-            run(
-                [str(path), "--rootdir", str(PROGRAMS), *options, *only_these],
-                {EXPECTATIONS: str(expectations)},
-                folder=folder,
-            )
-            programs = _read_expectations(expectations)
-            sweeps = [json.loads(each.read_text()) for each in folder.glob("*/*/sweep.json")]
-        tokens = {
-            sweep["nodeid"]: weakness["witness"]["token"]
-            for sweep in sweeps
-            for weakness in sweep["weaknesses"]
-            if weakness["repeated"][1] == weakness["repeated"][0]
-        }
-        for expected in programs:
-            token = tokens.get(expected["nodeid"], "")
-            confirmed += bool(token)
-            missing += expected["confirmed"] and not token
-            word_ = "hangs" if token else "MISSING" if expected["confirmed"] else "-"
-            print(f"{word_:8} {expected['nodeid']:72} {token[:60]}", flush=True)
-    print(f"{confirmed} confirmed by a token, {missing} of those that should be are not")
-    return 1 if missing or not confirmed else 0
 
 
 def _innocent(paths: Sequence[str], arguments: Sequence[str], python: str) -> int:

@@ -19,7 +19,6 @@ def guilty(
     backend: str = "gloo",
     like: str = "",
     also: Sequence[str] = (),
-    confirmed: bool = False,
     **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
 ) -> Callable[[Test], Test]:
     """Mark a program that passes, and can hang elsewhere.
@@ -31,14 +30,12 @@ def guilty(
         backend: How it is formed.
         like: The published case that it is modelled on.
         also: Other rules that find it, too.
-        confirmed: Whether a disturbance on CPU makes it hang.
         multihost: Further keys of the multihost marker.
     """
     expected = {
         "rules": [rule, *also],
         "lines": list(lines),
         "like": like,
-        "confirmed": confirmed,
     }
     return _marked(expected, ranks=ranks, backend=backend, timeout=TIMEOUT_S, **multihost)
 
@@ -50,7 +47,7 @@ def innocent(
     **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
 ) -> Callable[[Test], Test]:
     """Mark a program that looks like a hazard and is none."""
-    expected: dict[str, object] = {"rules": [], "lines": [], "like": "", "confirmed": False}
+    expected: dict[str, object] = {"rules": [], "lines": [], "like": ""}
     return _marked(expected, ranks=ranks, backend=backend, timeout=TIMEOUT_S, **multihost)
 
 

@@ -18,7 +18,6 @@ def all_reduce(group: object = None) -> object:
     "order",
     "first.append",
     "second.append",
-    confirmed=True,
     ranks=3,
     like="meta-pytorch/torchrec pull 4149: most ranks all-to-all first, two all-reduce first",
 )
@@ -39,7 +38,6 @@ def test_two_pipelined_batches(world: World) -> None:
 @guilty(
     "order",
     "async_op=True",
-    confirmed=True,
     like="NVIDIA/Megatron-LM issue 5749: gradients of experts and of the rest, step 852",
 )
 def test_gradient_buckets_of_two_groups(world: World) -> None:
@@ -59,7 +57,6 @@ def test_gradient_buckets_of_two_groups(world: World) -> None:
 @guilty(
     "order",
     "dist.broadcast",
-    confirmed=True,
     ranks=3,
     like="MPI 1.1 standard, section 4.12: broadcasts in three communicators in a cycle",
 )
@@ -79,7 +76,6 @@ def test_broadcasts_in_a_cycle(world: World) -> None:
 @guilty(
     "order",
     "dist.barrier",
-    confirmed=True,
     ranks=3,
     like="ms-swift prewarm of Megatron groups: each rank its own next neighbour first",
 )
@@ -98,7 +94,6 @@ def test_own_neighbour_first(world: World) -> None:
 @guilty(
     "order",
     "async_op=True",
-    confirmed=True,
     like="NVIDIA/nccl issue 574: several communicators worked for days, then hung under load",
 )
 def test_groups_in_the_order_of_a_set(world: World) -> None:
@@ -110,7 +105,7 @@ def test_groups_in_the_order_of_a_set(world: World) -> None:
         work.wait()
 
 
-@guilty("order", "return dist.all_reduce", ranks=4, confirmed=True)
+@guilty("order", "return dist.all_reduce", ranks=4)
 def test_a_subgroup_beside_the_world(world: World) -> None:
     """The pair's reduction is launched before the world's on one rank of the pair alone."""
     everybody, pair = dist.new_group([0, 1, 2, 3]), dist.new_group([0, 1])
@@ -133,7 +128,6 @@ def test_a_subgroup_beside_the_world(world: World) -> None:
     "order",
     "reduce_scatter",
     "all_reduce",
-    confirmed=True,
     like="Lightning-AI/pytorch-lightning pull 15195: collectives of metrics and of the strategy",
 )
 def test_metrics_beside_gradients(world: World) -> None:

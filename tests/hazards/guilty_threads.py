@@ -20,7 +20,6 @@ FIRST_S, BEHIND_S = 0.2, 0.4
     "dist.all_reduce(saved)",
     "dist.barrier()",
     like="KempnerForge pull 105: the main thread's barrier and DCP's background thread",
-    confirmed=True,
 )
 def test_a_background_checkpoint_beside_a_barrier(world: World) -> None:
     """The saving thread agrees on the plan in the world's group, and so does the main thread."""
@@ -42,7 +41,6 @@ def test_a_background_checkpoint_beside_a_barrier(world: World) -> None:
     "dist.all_gather_object",
     "dist.all_reduce(loss)",
     like="NVIDIA/nccl issue 1174: operations of two threads need a lock and one order",
-    confirmed=True,
 )
 def test_a_thread_that_logs(world: World) -> None:
     """The logging thread gathers while the main thread trains."""
@@ -58,7 +56,7 @@ def test_a_thread_that_logs(world: World) -> None:
     logger.join()
 
 
-@guilty("threads", "dist.broadcast(batch", "dist.all_reduce(gradient)", confirmed=True)
+@guilty("threads", "dist.broadcast(batch", "dist.all_reduce(gradient)")
 def test_a_loader_that_broadcasts(world: World) -> None:
     """The prefetching thread sends the next batch through the group of the gradients."""
     time.sleep(BEHIND_S * world.rank)
@@ -74,7 +72,7 @@ def test_a_loader_that_broadcasts(world: World) -> None:
     loader.join()
 
 
-@guilty("threads", "dist.all_reduce(torch.ones(size))", ranks=3, confirmed=True)
+@guilty("threads", "dist.all_reduce(torch.ones(size))", ranks=3)
 def test_two_workers_in_one_line(world: World) -> None:
     """Two threads run the same function, for tensors of two sizes."""
     time.sleep(BEHIND_S * world.rank)

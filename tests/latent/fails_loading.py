@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from expectation import latent
-from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_multihost import at, faults
@@ -188,26 +187,6 @@ def test_tracker_of_the_primary_cannot_start(world, shared_tmp_path) -> None:
     group = dist.new_group(list(range(world.size)))  # <- waits
     dist.all_reduce(torch.ones(4), group=group)  # <- waits
     print("tracked:", log is not None)
-
-
-@latent(
-    family="fails",
-    ranks=3,
-    backend="gloo",
-    sweep={"families": ["errors"]},
-    by_hand=faults.raise_at(rank=0, error=ConnectionError, at=at.collective("store.set")),
-)
-def test_primary_cannot_tell_its_address(world) -> None:
-    """The key that the others wait for is never set, since its connection broke.
-
-    Source: https://github.com/NVIDIA/Fuser/pull/4454 (a get that blocks until the key is set)
-    """
-    store = _get_default_store()
-    if world.is_primary:
-        store.set("address", "10.0.0.1:29500")  # <- latent
-    else:
-        store.wait(["address"])  # <- waits
-    train_step(torch.ones(2))
 
 
 @latent(

@@ -55,30 +55,6 @@ def compiled(folder: Path) -> None:
     ranks=3,
     backend="none",
     timeout=POLLING_TIMEOUT_S,
-    sweep={"families": ["killed"]},
-    by_hand=faults.kill(rank="first", at=at.call("fails_locks:compiled")),
-)
-def test_builder_of_an_extension_is_killed(world, shared_tmp_path) -> None:
-    """Who builds holds a lock file; if its process is killed, nobody removes it.
-
-    Source: https://github.com/pytorch/pytorch/issues/189245
-    """
-    baton = FileBaton(shared_tmp_path / "lock")
-    time.sleep(0.0 if world.is_primary else 0.1)
-    if baton.is_mine():
-        try:
-            compiled(shared_tmp_path)  # <- latent
-        finally:
-            baton.release()
-    else:
-        baton.wait()
-
-
-@latent(
-    family="fails",
-    ranks=3,
-    backend="none",
-    timeout=POLLING_TIMEOUT_S,
     by_hand=faults.fails(rank="first", at=at.io("*/build.ninja", call="open")),
 )
 def test_lock_is_kept_after_an_error(world, shared_tmp_path) -> None:

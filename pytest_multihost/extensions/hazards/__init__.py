@@ -6,9 +6,8 @@ shows what other runs would do.
 * `rule` defines what a rule is, and `rules` lists the rules. Each built-in rule is one file:
   `order`, `threads`, `unwaited` and `skipped`. `records` selects the operations that several rules
   need.
-* `find` applies rules and describes their findings, `accept` marks the hazards that a project
-  accepts, and `disturb` returns the faults with which a sweep makes hazards hang. All of these
-  functions are pure.
+* `find` applies rules and describes their findings, and `accept` marks the hazards that a project
+  accepts. All of these functions are pure.
 * `look` analyses one attempt, and `read_record` reads the slot pages of its ranks.
 * `model` has the values, `report` shows them, and `options` has the options.
 * `hookspecs` has the hook with which other plugins offer rules.
@@ -16,7 +15,7 @@ shows what other runs would do.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,7 @@ from pytest_multihost.hookspecs import hookimpl
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_multihost.core.model.fault import Fault
     from pytest_multihost.core.model.spec import WorldSpec
-    from pytest_multihost.core.model.verdict import Place
     from pytest_multihost.core.option import Option
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
@@ -96,23 +93,6 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> An
         accepted = item.config.stash[RUN].accepted
         hazards = look_for_hazards(judged, attempt.scratch, rules, accepted)
     return analysis_of(hazards, settings.get(MODE))
-
-
-@hookimpl(optionalhook=True)
-def pytest_multihost_suspects(
-    config: pytest.Config, attempt: CompletedAttempt
-) -> Mapping[Fault, Place | None]:
-    """Suggest faults that may turn the hazards of an attempt into hangs; a hook of `sweep`."""
-    from pytest_multihost.core.model.json_values import from_json
-    from pytest_multihost.extensions.hazards.disturb import suspected_faults
-    from pytest_multihost.extensions.hazards.model import Hazards
-    from pytest_multihost.extensions.hazards.rules import offered_rules
-
-    records = (each.record for each in attempt.analyses if each.name == "hazards")
-    if (record := next(records, None)) is None:
-        return {}
-    hazards, size = from_json(Hazards, record), attempt.judged.result.spec.size
-    return suspected_faults(hazards, offered_rules(config.hook), size=size)
 
 
 @hookimpl

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations, groupby, pairwise
 from operator import itemgetter
 
-from pytest_multihost.core.model.fault import START, Fault
 from pytest_multihost.core.model.operation import GroupKey, GroupPlace, group_by_value
-from pytest_multihost.extensions.hazards.model import Hazard, Launch, RankRecord
+from pytest_multihost.extensions.hazards.model import Launch, RankRecord
 from pytest_multihost.extensions.hazards.records import Records, collectives
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurrences
 
@@ -164,11 +163,6 @@ def _summarize(seen: Occurrences) -> str:
     return f"{seen.ranks} launch operations of their groups in different orders"
 
 
-def _in_streams(_: Hazard, size: int) -> Iterator[Fault]:
-    """Yield the fault that makes each rank run its operations in launch order, as NCCL does."""
-    yield Fault("stream_order", tuple(range(size)), START, {})
-
-
 ORDER = HazardRule(
     name="order",
     find=_find,
@@ -177,5 +171,4 @@ ORDER = HazardRule(
     " NCCL_LAUNCH_ORDER_IMPLICIT, it hangs if launch orders differ, as they do here.",
     is_default=True,
     judges_plain_runs=False,
-    disturb=_in_streams,
 )

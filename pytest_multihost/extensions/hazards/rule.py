@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import group_name
 from pytest_multihost.core.model.rank_names import rank_set
-from pytest_multihost.extensions.hazards.model import Hazard, Launch
+from pytest_multihost.extensions.hazards.model import Launch
 from pytest_multihost.extensions.hazards.records import Records
 
 
@@ -64,10 +63,6 @@ class Occurrences:
         return launches[0].operation.name
 
 
-def _no_faults(_hazard: Hazard, _size: int) -> Iterable[Fault]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HazardRule:
     """One way in which a program that passes here can hang elsewhere.
@@ -88,9 +83,6 @@ class HazardRule:
             the same collectives in the same order, each rank from one thread, and waited for each
             at once. If no applied rule can, plain runs are not read; reading is most of the cost
             of hazards.
-        disturb: Gets a hazard of this rule and the number of ranks; yields faults, each of which
-            may make the program hang on this machine. The faults name their ranks by number. A
-            sweep tries them.
     """
 
     name: str
@@ -99,4 +91,3 @@ class HazardRule:
     when: str
     is_default: bool = False
     judges_plain_runs: bool = True
-    disturb: Callable[[Hazard, int], Iterable[Fault]] = _no_faults

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.extensions.hazards.model import Hazard, Launch
+from pytest_multihost.extensions.hazards.model import Launch
 from pytest_multihost.extensions.hazards.records import Records, collectives_by_group
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurrences
 
@@ -48,15 +47,6 @@ def _summarize(seen: Occurrences) -> str:
     return f"two threads of {seen.ranks} are in operations of the {seen.group} at a time"
 
 
-def _hold_the_first(hazard: Hazard, _size: int) -> Iterator[Fault]:
-    """Yield a fault that holds the thread that was first on this rank, so that it is last."""
-    [side] = hazard.sides
-    operation = side.steps[0].operation
-    if operation is not None:
-        at = Point("collective", operation.name, side.steps[0].nth)
-        yield Fault("hold", (side.rank,), at, {"until": "others-wait"})
-
-
 THREADS = HazardRule(
     name="threads",
     find=_find,
@@ -65,5 +55,4 @@ THREADS = HazardRule(
     " the two calls, and the operations of the group do not match then.",
     is_default=True,
     judges_plain_runs=False,
-    disturb=_hold_the_first,
 )

@@ -1,10 +1,10 @@
 """Sweeps: run a passing test again and again, each time with one disturbance.
 
-`marker`, `options` and `hookspecs` are the interface for users and other extensions, and `result`
-has the values. `families` lists the kinds of disturbances. `run` sweeps tests in the processes of
-`lanes`. `report`, `words` and `html` show sweeps, `record` writes and reads sweep.json, and
-`file_names` has the names of files. `annotations` and `summary` are for a forge, and `renderer`
-offers them. A sweep uses the following modules, in this order; all their functions are pure:
+`marker` and `options` are the interface for users, and `result` has the values. `families` lists
+the kinds of disturbances. `run` sweeps tests in the processes of `lanes`. `report`, `words` and
+`html` show sweeps, `record` writes and reads sweep.json, and `file_names` has the names of files.
+`annotations` and `summary` are for a forge, and `renderer` offers them. A sweep uses the following
+modules, in this order; all their functions are pure:
 
 * `plan` makes the plan from the points of the undisturbed run. `classes` groups equivalent points,
   and ranks that pass the same points. `epochs` finds the certain order of points, `sharing` the
@@ -53,13 +53,6 @@ SIGNATURE = (
     " `values`: functions, as 'module:function', that return another truth value or NaN on one"
     " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
 )
-
-
-def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hook of sweeps."""
-    from pytest_multihost.extensions.sweep import hookspecs
-
-    pluginmanager.add_hookspecs(hookspecs)
 
 
 @hookimpl

@@ -7,7 +7,7 @@ another looks for, a failure on the one rank that works between two operations, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -17,11 +17,8 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.classes import (
     Records,
-    SpanKind,
-    classes_of,
     is_of_the_test,
     roles_of,
-    site_of,
 )
 from pytest_multihost.extensions.sweep.epochs import order_of
 from pytest_multihost.extensions.sweep.local_decisions.decisions import (
@@ -54,7 +51,6 @@ class Weight(IntEnum):
     CLOCK = 28
     LATE_AT_OPERATION = 30
     FAILS_AT_END = 35
-    REQUESTED = 40
     LATE_ALONE = 45
     HASH_SEED = 50
 
@@ -183,25 +179,3 @@ class Role:
         if others and has_root:
             return tuple(dict.fromkeys((self.ranks[-1], self.ranks[0])))
         return self.ranks[-1:]
-
-
-def choices_at_ends(
-    role: Role,
-    is_wanted: Callable[[RecordedPoint], bool],
-    fault_at: Callable[[RecordedPoint], Fault],
-    weight: Weight,
-) -> Iterator[Choice]:
-    """Yield a fault at the first and the last point of each line and kind of span.
-
-    Args:
-        is_wanted: Returns whether to disturb a rank at a point.
-        fault_at: Returns the fault for a point.
-        weight: Orders the choices of one turn.
-    """
-
-    def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:
-        return (site_of(passed), kind) if is_wanted(passed) else None
-
-    for found in classes_of(role.points, role.points_of_last, key):
-        for turn, passed in enumerate(found.ends):
-            yield Choice(turn, weight, fault_at(passed), passed, found.key)

@@ -23,7 +23,7 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
 from pytest_multihost.core.pytest_plugin.marks import misplaced_markers
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
-from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, REMOVED
 from pytest_multihost.extensions.sweep.local_decisions.names import DATA
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
 from pytest_multihost.extensions.sweep.remains import Remains
@@ -77,12 +77,16 @@ def read_sweep_request(
         batches = _own_data(item)
         return SweepRequest(settings.get(SWEEP), settings.get(BUDGET), batches=batches), []
     given = {**({"families": mark.args[0]} if mark.args else {}), **mark.kwargs}
+    asked_for = as_tuple(given.get("families"))
     problems = list(check_values(given, _SWEEP_CHECKS))
     if len(mark.args) > 1:
         problems.append(f"takes one positional argument, families, not {len(mark.args)}")
     if problems:
-        return None, problems
-    wanted = as_tuple(given.get("families")) or settings.get(SWEEP) or DEFAULT_FAMILIES
+        return None, [
+            *problems,
+            *(f"no longer has {e!r}. {REMOVED[e]}" for e in asked_for if e in REMOVED),
+        ]
+    wanted = asked_for or settings.get(SWEEP) or DEFAULT_FAMILIES
     families = tuple(each for each in FAMILIES if each in wanted)
     return SweepRequest(
         families=families,

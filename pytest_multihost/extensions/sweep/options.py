@@ -9,7 +9,7 @@ import pytest
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_seconds
-from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, REMOVED
 
 _FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
 
@@ -27,7 +27,8 @@ def parse_families(text: str) -> tuple[str, ...]:
         raise SettingError(
             f"there is no family of disturbances {shown(wrong)}",
             seen=f"There are: {known_names(FAMILIES, wrong)}",
-            remedy=f"The default is --multihost-sweep={','.join(DEFAULT_FAMILIES)}.",
+            remedy=REMOVED.get(wrong)
+            or f"The default is --multihost-sweep={','.join(DEFAULT_FAMILIES)}.",
         )
     return found
 

@@ -8,15 +8,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_multihost.extensions.hazards.accept import accept_hazards
-from pytest_multihost.extensions.hazards.disturb import suspected_faults
 from pytest_multihost.extensions.hazards.find import find_hazards
 from pytest_multihost.extensions.hazards.model import Hazards, Launch, RankRecord
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule
 from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES, chosen_rules
 from pytest_multihost.testing import (
-    START,
     Acceptance,
-    Fault,
     Frame,
     Operation,
     Scope,
@@ -378,35 +375,6 @@ def test_an_entry_for_something_else_accepts_no_hazard(change: Mapping[str, str]
     assert len(accepted.open) == 1
 
 
-# how it is tried
-
-
-def test_a_hazard_of_order_is_tried_once_for_all_ranks() -> None:
-    """However many there are, the streams are the same."""
-    opposite = two(
-        lambda rank: rank.launch(line=3).launch(group=TRIO, line=4),
-        lambda rank: rank.launch(group=TRIO, line=8).launch(line=7),
-    )
-    [tried] = suspected_faults(found_in(opposite), RULES, size=3)
-    assert (tried.kind, tried.ranks) == ("stream_order", (0, 1, 2))
-
-
-def test_of_two_threads_the_first_one_is_held() -> None:
-    """At the very operation that it began first."""
-    row = Recorded(1).launch(lasts_s=5).launch("barrier", thread=2)
-    launches = tuple(replace(each, nth=4) for each in row.launches)
-    found = found_in({1: RankRecord(1, launches)}, rules=("threads",))
-    [tried] = suspected_faults(found, RULES, size=2)
-    assert (tried.kind, tried.ranks) == ("hold", (1,))
-    assert (tried.at.name, tried.at.nth) == ("all_reduce", 4)
-
-
-def test_what_cannot_be_tried_or_is_accepted_is_not() -> None:
-    """Nobody can make a work hang that nobody waits for."""
-    hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
-    assert suspected_faults(hazards, RULES, size=2) == {}
-
-
 # a rule of one's own
 
 
@@ -419,18 +387,13 @@ def _broadcasts(rows: Rows) -> list[Found]:
     ]
 
 
-def _freeze(_: object, size: int) -> list[Fault]:
-    return [Fault("freeze", (size - 1,), START, {"seconds": 1.0})]
-
-
 def test_a_rule_of_ones_own_is_one_object_with_its_own_words() -> None:
-    """What it finds, how that is reported, when it hangs and what a sweep tries."""
+    """It says which operations it finds, how these are reported, and when they hang."""
     rule = HazardRule(
         name="casts",
         find=_broadcasts,
         summarize=lambda seen: f"{seen.ranks} used {seen.operation} in the {seen.group}",
         when="It hangs on Sundays.",
-        disturb=_freeze,
     )
     rows = records(*(Recorded(rank).launch("broadcast", line=7) for rank in PAIR))
     hazards = find_hazards(rows, [RULES["order"], rule], size=2, place_of=CONTEXT.place)
@@ -442,8 +405,6 @@ def test_a_rule_of_ones_own_is_one_object_with_its_own_words() -> None:
         "  seen 2 times in this run",
         "  It hangs on Sundays.",
     ]
-    [tried] = suspected_faults(hazards, {rule.name: rule}, size=2)
-    assert (tried.kind, tried.ranks) == ("freeze", (1,))
 
 
 def test_a_rule_is_applied_by_default_only_if_it_says_so() -> None:

@@ -210,17 +210,6 @@ def test_hazards_are_on_the_page_of_the_run_and_on_github(
     assert "<b>unwaited</b>" in page.read_text()
 
 
-def test_a_sweep_makes_a_hazard_hang_and_its_token_repeats_that(run_worlds: RunWorlds) -> None:
-    """In the order of the launches, as on a GPU."""
-    worlds = run_worlds(EXAMPLES["order"], "--multihost-sweep=hazards", timeout=200)
-    worlds.run.assert_outcomes(failed=1, warnings=1)
-    worlds.run.stdout.fnmatch_lines(["HANGS *", "*launch-in-one-order", "*5 of 5 repeats*"])
-    [token] = set(re.findall(r"--multihost-replay (\S+)", worlds.stdout))
-    again = run_worlds(EXAMPLES["order"], "--multihost-replay", token)
-    [verdict] = again.all_verdicts
-    assert (verdict["outcome"], verdict["diagnosis"]["detected_by"]) == ("hung", "proof")
-
-
 @pytest.mark.program(
     """
 import pytest, torch, torch.distributed as dist

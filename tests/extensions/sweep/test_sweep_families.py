@@ -10,7 +10,12 @@ import pytest
 
 from pytest_multihost import faults
 from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun, Weight
-from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, FamilyEntry
+from pytest_multihost.extensions.sweep.families import (
+    DEFAULT_FAMILIES,
+    FAMILIES,
+    REMOVED,
+    FamilyEntry,
+)
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
 from pytest_multihost.extensions.sweep.mendings import LOST_RANKS
 from pytest_multihost.extensions.sweep.options import parse_families
@@ -18,13 +23,12 @@ from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses
 from pytest_multihost.extensions.sweep.words import disturbance_text, mending
-from pytest_multihost.testing import ErrorPath, Fault, Place, Point, RecordedPoint
+from pytest_multihost.testing import ErrorPath, Fault, Place, Point, RecordedPoint, SettingError
 
 pytestmark = pytest.mark.unit
 
 DOCS = Path(__file__).parents[3] / "docs"
 FAMILY_NAMES = tuple(FAMILIES)
-FROM_POINTS = tuple(name for name in FAMILY_NAMES if name != "hazards")
 STOP, LOSS = "train:stop", "train:loss"
 
 
@@ -87,7 +91,7 @@ def test_what_is_done_without_being_asked_for_is_what_the_documentation_says() -
     assert f"with `{','.join(DEFAULT_FAMILIES)}`" in text
 
 
-@pytest.mark.parametrize("name", FROM_POINTS)
+@pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_a_plan_chooses_among_what_is_counted(name: str) -> None:
     """But for a rank that is held at all collectives in one run, which saves runs."""
     every = set(map(repr, known(FAMILIES[name].load())))
@@ -103,11 +107,11 @@ def test_the_number_of_all_faults_is_counted(name: str) -> None:
     """Whatever is remembered of points that are alike."""
     family = FAMILIES[name].load()
     assert family.count(RUN) == len(list(known(family)))
-    by_hand = {"late": 2 * 18, "killed": 18, "fails": 2 * 4, "errors": 7, "hazards": 0}
+    by_hand = {"late": 2 * 18, "fails": 2 * 4}
     assert family.count(RUN) == by_hand.get(name, family.count(RUN))
 
 
-@pytest.mark.parametrize("each", planned(*FROM_POINTS), ids=lambda each: repr(each.fault))
+@pytest.mark.parametrize("each", planned(*FAMILY_NAMES), ids=lambda each: repr(each.fault))
 def test_whatever_is_planned_has_words_and_a_mending(each: Disturbance) -> None:
     """By the kind of its fault, and by its family."""
     assert "had the fault" not in disturbance_text(each)
@@ -117,7 +121,7 @@ def test_whatever_is_planned_has_words_and_a_mending(each: Disturbance) -> None:
 def _paused(role: Role) -> Iterator[Choice]:
     for each in role.operations:
         fault = faults.delay(rank=each.rank, seconds=3.0, at=each.point)
-        yield Choice(0, Weight.REQUESTED, fault, each, "paused")
+        yield Choice(0, Weight.LATE_ALONE, fault, each, "paused")
 
 
 PAUSED = SweepFamily(
@@ -144,3 +148,11 @@ def test_a_family_of_ones_own_is_one_object(monkeypatch: pytest.MonkeyPatch) -> 
     assert mending(run) == LOST_RANKS
     [weakness] = find_weaknesses([late, run])
     assert weakness.witness == run
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_family_of_earlier_versions_says_what_to_use(name: str) -> None:
+    """It names the fault, or the option."""
+    with pytest.raises(SettingError) as found:
+        parse_families(f"late,{name}")
+    assert REMOVED[name] in str(found.value)

@@ -126,7 +126,7 @@ def test_a_rank_with_more_batches_is_another_role() -> None:
 
 
 def test_every_default_family_is_planned() -> None:
-    """Late, fails and differs; neither errors nor deaths, which are to be asked for."""
+    """Late, fails and differs."""
     plan = plan_sweep(primary_saves(), size=3)
     assert {each.family for each in plan.disturbances} == {"late", "fails", "differs"}
 
@@ -135,13 +135,6 @@ def test_only_wanted_families_are_planned() -> None:
     """Whoever asks for late alone gets late alone."""
     plan = plan_sweep(primary_saves(), ["late"], size=3)
     assert kinds(plan) == ["hold"]
-
-
-def test_errors_and_deaths_are_planned_on_request() -> None:
-    """An operation raises; a process dies at any point."""
-    plan = plan_sweep(primary_saves(), ["errors", "killed"], size=3)
-    assert set(kinds(plan)) == {"fails", "kill"}
-    assert {each.passed.point.point for each in of_kind(plan, "fails")} == {"collective"}
 
 
 def test_every_disturbance_is_a_valid_fault_of_one_rank() -> None:
@@ -234,12 +227,10 @@ def test_data_are_one_batch_short_where_the_program_reads_them_to_the_end() -> N
     assert {each.fault.at.nth for each in of_kind(plan, "empty_data")} == {1}
 
 
-def test_drawing_a_batch_fails_on_request_only() -> None:
+def test_drawing_a_batch_does_not_fail() -> None:
     """Data in memory never fail; of data on disks the calls on files do."""
     points = alike(2, *[(BATCH, 10)] * 4, (ALL_REDUCE, 20))
     assert kinds(plan_sweep(points, ["fails"], size=2)) == []
-    found = of_kind(plan_sweep(points, ["errors"], size=2), "raise_at")
-    assert "OSError" in {each.fault.params["error"] for each in found}
 
 
 @pytest.mark.parametrize(

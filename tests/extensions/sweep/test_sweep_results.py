@@ -66,10 +66,8 @@ def test_runs_that_were_survived_told_split_or_not_reached_show_none() -> None:
 
 
 def test_the_witness_is_the_mildest_disturbance() -> None:
-    """Late before differs before fails, once before onwards, and deaths last."""
+    """Late before differs before fails, and once before onwards."""
     runs = [
-        weak(1, family="killed"),
-        weak(2, family="errors"),
         weak(3, disturbance=disturbance(3, onwards=True)),
         weak(4, family="fails"),
         weak(5, family="differs"),

@@ -1,7 +1,7 @@
 """Lists the families of disturbances, each one way to disturb a rank.
 
-`family` defines a family. Each family is one module: `late`, `fails`, `differs`, `errors`, `killed`
-and `hazards`. `FAMILIES` lists them.
+`family` defines a family. Each family is one module: `late`, `fails` and `differs`. `FAMILIES`
+lists them.
 
 Every run of pytest imports this module, because the options name the families. So the list has only
 names and help texts; a family's module, which imports the planning, is loaded when it is used.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_multihost.extensions.sweep.families.family import SweepFamily
 
-__all__ = ["DEFAULT_FAMILIES", "FAMILIES", "FamilyEntry"]
+__all__ = ["DEFAULT_FAMILIES", "FAMILIES", "REMOVED", "FamilyEntry"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,15 @@ FAMILIES: Mapping[str, FamilyEntry] = {
         _entry("late", "the rank is held until all others wait", is_default=True),
         _entry("fails", "a call on a file fails", is_default=True),
         _entry("differs", "the rank sees other data than the others", is_default=True),
-        _entry("errors", "an operation or a data loader raises"),
-        _entry("killed", "the process is killed"),
-        _entry("hazards", "each hazard of the undisturbed run is tried out"),
     )
 }
 """The families by name, in the order of planning."""
+
+REMOVED: Mapping[str, str] = {
+    "errors": "Name the fault in the test's marker: faults=[faults.fails(rank=1, at=...)].",
+    "killed": "Name the fault in the test's marker: faults=[faults.kill(rank=1, at=...)].",
+    "hazards": "Hazards are told without a sweep: --multihost-hazards=fail.",
+}
+"""What to use instead of families of earlier versions."""
 
 DEFAULT_FAMILIES = tuple(name for name, entry in FAMILIES.items() if entry.is_default)

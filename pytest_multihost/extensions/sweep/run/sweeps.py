@@ -17,11 +17,8 @@ import pytest
 
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import ValueStated
-from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import utc_text
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
@@ -54,7 +51,6 @@ from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.remains import write_usual
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
-    Disturbance,
     EarlierRuns,
     MadeWith,
     SweepPlan,
@@ -184,9 +180,6 @@ class Sweeps:
             local=local_decisions(item.stash[SEEN], finds_data=request.finds_data),
             has_values=any(isinstance(each.body, ValueStated) for each in world.history),
         )
-        last = max((each.class_ for each in planned.disturbances), default=0)
-        suspected = self._suspected(attempt, class_=last + 1)  # first: they are likely
-        planned = replace(planned, disturbances=(*suspected, *planned.disturbances))
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
         used, read = item.stash[USED_CODE], partial(self._made_with, item, attempt)
@@ -256,20 +249,6 @@ class Sweeps:
             made_with=made_with,
             earlier=_earlier_runs(earlier, taken_over),
         )
-
-    def _suspected(self, attempt: CompletedAttempt, *, class_: int) -> list[Disturbance]:
-        """Return disturbances that other extensions suggest, each in a class of its own.
-
-        Args:
-            attempt: The undisturbed run.
-            class_: The class number of the first disturbance.
-        """
-        config = self.run.config
-        groups = config.hook.pytest_multihost_suspects(config=config, attempt=attempt)
-        found = [each for group in groups for each in group.items()]
-        return [
-            _suspicion(fault, where, number) for number, (fault, where) in enumerate(found, class_)
-        ]
 
     def _made_with(
         self, item: pytest.Item, attempt: CompletedAttempt, used: frozenset[str]
@@ -355,13 +334,6 @@ def summary_text(result: SweepResult) -> str:
     ended = filter(None, [hidden_text(result)])
     texts = (survives_text(result), *chance, *ended, *left_out, *earlier_texts(result), *unmet)
     return f"{result.nodeid}: {'; '.join(texts)}"
-
-
-def _suspicion(fault: Fault, where: Place | None, class_: int) -> Disturbance:
-    """Return the disturbance for a fault that another extension suggests."""
-    ranks = fault.ranks if isinstance(fault.ranks, tuple) else ()
-    passed = RecordedPoint(ranks[0] if ranks else 0, fault.at, 0, where=where)
-    return Disturbance("hazards", fault, ranks, passed, class_)
 
 
 _ENDS = {"skipped": "was skipped", "error": "ended with an error", "xfailed": "is expected to fail"}
