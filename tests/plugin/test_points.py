@@ -638,7 +638,7 @@ def examples():
 
 @pytest.mark.multihost(ranks=2, timeout=30)
 @pytest.mark.multihost_sweep(
-    families=("differs",), decisions=["test_worlds:should_stop"], batches="test_worlds:examples"
+    families=("late",), decisions=["test_worlds:should_stop"], batches="test_worlds:examples"
 )
 def test_it(world):
     from torch.utils.data import DataLoader

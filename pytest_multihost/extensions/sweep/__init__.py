@@ -19,16 +19,15 @@ modules, in this order; all their functions are pure:
 `local_decisions` finds the decisions that each rank takes from what it alone sees.
 `remains` reads what a world has left behind that its events do not tell: `order` finds collectives
 that cannot match, `saved` files that are not what they say, `sayings` what ranks have printed.
-`made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
-ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays of jax.
-`replayed` finds out whether a replayed run is wrong, as its sweep did.
+`replicas` has ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays
+of jax. `replayed` finds out whether a replayed run is wrong, as its sweep did.
 `rating` finds out how much a weakness matters. `reproduce` shows one without this plugin, and
 `references` names public reports of the faults.
 """
 
 from __future__ import annotations
 
-import time
+import argparse
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -64,18 +63,25 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare `--multihost-sweep-continue`."""
-    group = parser.getgroup("multihost", "tests on several ranks")
-    text = "Go on with sweeps that were interrupted or had no time left"
-    group.addoption("--multihost-sweep-continue", action="store_true", help=text)
+    """Declare an option of earlier versions, which says what to use instead."""
+    parser.addoption("--multihost-sweep-continue", action="store_true", help=argparse.SUPPRESS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker, and note the time: files that change from now on are noticed."""
-    from pytest_multihost.extensions.sweep.families import FAMILIES
-    from pytest_multihost.extensions.sweep.options import BEGAN_S
+    """Declare the marker.
 
-    config.stash[BEGAN_S] = time.time()
+    Raises:
+        pytest.UsageError: An option is of an earlier version.
+    """
+    from pytest_multihost.extensions.sweep.families import FAMILIES
+
+    if config.getoption("multihost_sweep_continue"):
+        from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
+
+        raise usage_error(
+            "--multihost-sweep-continue is gone: each sweep begins anew."
+            " --multihost-sweep-budget=SECONDS gives it more time."
+        )
     config.addinivalue_line("markers", SIGNATURE.format(families=", ".join(FAMILIES)))
 
 
@@ -115,12 +121,11 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     if request is None:
         return stating
     from pytest_multihost.extensions.sweep.local_decisions.service import watching
-    from pytest_multihost.extensions.sweep.made_with.service import recording
     from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
-    recorded = listening(recording(stating))
+    recorded = listening(stating)
     if "differs" in request.families:
         recorded = watching(recorded, item.config.rootpath)
     return replace(
@@ -135,11 +140,10 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
 def pytest_multihost_services() -> Sequence[ServiceKind]:
     """Offer the services of worlds that are swept."""
     from pytest_multihost.extensions.sweep.local_decisions.service import WATCH
-    from pytest_multihost.extensions.sweep.made_with.service import RECORDER
     from pytest_multihost.extensions.sweep.rating.launcher import LAUNCHER, LISTENER
     from pytest_multihost.extensions.sweep.replicas import REPLICAS
 
-    return [RECORDER, REPLICAS, LAUNCHER, LISTENER, WATCH]
+    return [REPLICAS, LAUNCHER, LISTENER, WATCH]
 
 
 @hookimpl
@@ -148,16 +152,14 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> An
 
     Of a world that is replayed, find out whether it is wrong.
     """
-    from pytest_multihost.extensions.sweep.marker import REMAINS, REQUEST, SEEN, USED_CODE
+    from pytest_multihost.extensions.sweep.marker import REMAINS, REQUEST, SEEN
 
     if item.stash.get(REQUEST, None) is not None:
         from pytest_multihost.extensions.sweep.local_decisions.service import read_records
-        from pytest_multihost.extensions.sweep.made_with.service import read_record
         from pytest_multihost.extensions.sweep.remains import read_remains
 
         result = attempt.judged.result
         item.stash[REMAINS] = read_remains(result, attempt.directory, attempt.scratch)
-        item.stash[USED_CODE] = read_record(attempt.scratch)
         item.stash[SEEN] = read_records(attempt.scratch, range(result.spec.size))
     elif item.config.getoption("multihost_replay", None):
         from pytest_multihost.extensions.sweep.replayed import analyse_replay

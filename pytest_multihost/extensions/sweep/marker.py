@@ -58,9 +58,6 @@ REQUEST = pytest.StashKey[SweepRequest]()
 REMAINS = pytest.StashKey[Remains]()
 """What a test's undisturbed run has left behind."""
 
-USED_CODE = pytest.StashKey[frozenset[str]]()
-"""The files of code that the ranks of a test's undisturbed run have loaded."""
-
 
 SEEN: pytest.StashKey[RankRecords] = pytest.StashKey()
 """What each rank of a test's undisturbed run has seen."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-import pytest
-
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_seconds
@@ -66,9 +64,3 @@ SHOW: Option[Show] = Option(
     parse=one_of(LASTING, ALL),
     default=LASTING,
 )
-
-CONTINUE = "multihost_sweep_continue"
-"""The switch --multihost-sweep-continue."""
-
-BEGAN_S = pytest.StashKey[float]()
-"""When pytest began, in seconds since 1970."""

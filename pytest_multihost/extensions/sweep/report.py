@@ -33,7 +33,6 @@ from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
     disturbance_text,
-    earlier_texts,
     families_text,
     hidden_text,
     left_out_texts,
@@ -203,7 +202,6 @@ def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
         yield "outcomes", [outcomes_text(result.runs)]
     yield "hidden", [text] if (text := hidden_text(result)) else []
     yield "left out", left_out_texts(result)
-    yield "earlier", earlier_texts(result)
     yield "accepted", [_accepted(each) for each in result.weaknesses if each.accepted is not None]
     gone = "was accepted and no longer occurs: remove it from the acceptance file"
     yield "gone", [f"{each} {gone}" for each in result.unmet_acceptances]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.json_values import Json
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import OperationName, Place
 
@@ -246,38 +247,6 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeWith:
-    """What the results of a sweep depend on.
-
-    Attributes:
-        code: Digests of the files that ranks have loaded, by path.
-        packages: Versions of the installed packages that ranks have loaded.
-        settings: Options, variables and versions as texts, by a name for readers.
-        changed: The files of `code` that changed during the run, so that nothing is known of them.
-    """
-
-    code: Mapping[str, str]
-    packages: Mapping[str, str]
-    settings: Mapping[str, str]
-    changed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierRuns:
-    """The runs of an earlier sweep, which this one continues.
-
-    Attributes:
-        used: The number of runs that were taken over.
-        unused: The number of runs that were not.
-        reason: Why they were not taken over, as a clause; None if they were.
-    """
-
-    used: int = 0
-    unused: int = 0
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
     """The sweep of one test; see docs/sweep-json.md for the fields.
 
@@ -292,8 +261,8 @@ class SweepResult:
         started_at: The start of the sweep, in UTC; empty if unknown.
         environment: Versions by package name; None for packages that are not installed.
         unmet_acceptances: Accepted weaknesses that were not found, as texts.
-        made_with: Files, versions and settings of the runs; None if they are unknown.
-        earlier: The runs of the sweep that this one continues; None if it does not continue one.
+        made_with: Always None; earlier versions wrote what the runs depend on.
+        earlier: Always None; earlier versions could continue a sweep, and wrote its runs.
     """
 
     schema: Literal["pytest-multihost-hangs/sweep/1"] = SCHEMA
@@ -318,8 +287,8 @@ class SweepResult:
     lanes: int = 1
     started_at: str = ""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    made_with: MadeWith | None = None
-    earlier: EarlierRuns | None = None
+    made_with: Json = None
+    earlier: Json = None
 
     def count(self, *outcomes: RunOutcome) -> int:
         """Return the number of runs with one of these outcomes."""

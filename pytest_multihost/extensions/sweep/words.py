@@ -13,7 +13,7 @@ from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.extensions.sweep.families import FAMILIES
-from pytest_multihost.extensions.sweep.mendings import BROADCAST_DECISIONS, Mending
+from pytest_multihost.extensions.sweep.mendings import Mending, mending_of_kind
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -165,7 +165,7 @@ def ranks_at_culprit(run: DisturbedRun) -> tuple[int, ...]:
 def mending(run: DisturbedRun) -> Mending:
     """Return the pattern that removes the weakness that a run shows."""
     family = FAMILIES.get(run.disturbance.family)
-    return family.load().mend(run) if family is not None else BROADCAST_DECISIONS
+    return (mending_of_kind if family is None else family.load().mend)(run)
 
 
 # The whole sweep
@@ -347,20 +347,6 @@ def left_out_texts(result: SweepResult) -> list[str]:
         f" {_LEFT_OUT.get(reason, f'because of: {reason}')}"
         for reason, parts in by_reason.items()
     ]
-
-
-def earlier_texts(result: SweepResult) -> list[str]:
-    """Return how many results of an earlier sweep were used, and why others were not."""
-    earlier = result.earlier
-    if earlier is None:
-        return []
-    if earlier.reason is None:
-        is_ = "is" if earlier.used == 1 else "are"
-        count = plural(earlier.used, "result")
-        return [f"{count} {is_} of an earlier sweep"] if earlier.used else []
-    were = "was" if earlier.unused == 1 else "were"
-    count = plural(earlier.unused, "result")
-    return [f"{count} of an earlier sweep {were} not used because {earlier.reason}"]
 
 
 def budget_text(result: SweepResult) -> str:

@@ -108,8 +108,8 @@ def test_a_lane_that_is_killed_is_replaced(start: Start, tmp_path: Path) -> None
     assert not [each for each in found["left_out"] if each["reason"] == "lost"]
 
 
-def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(start: Start, tmp_path: Path) -> None:
-    """After Ctrl-C; the second run does only what the first has not done."""
+def test_an_interrupted_sweep_shows_what_it_has(start: Start, tmp_path: Path) -> None:
+    """After Ctrl-C, and no process of it goes on."""
     run = start("--multihost-sweep-budget=100")
     await_that(lambda: len(lanes_of(tmp_path)) > 3 and ranks_started(tmp_path) > 6)
     run.send_signal(signal.SIGINT)
@@ -121,7 +121,3 @@ def test_an_interrupted_sweep_shows_what_it_has_and_goes_on(start: Start, tmp_pa
     left = sum(each["count"] for each in first["left_out"])
     assert left == len(first["plan"]["disturbances"]) - len(first["runs"]) > 0
     await_that(lambda: living(tmp_path) == [])
-    start("--multihost-sweep-continue", "--multihost-sweep-budget=0.001").communicate(timeout=110)
-    then = result(tmp_path)
-    faults = [json.dumps(each["disturbance"]["fault"]) for each in then["runs"]]
-    assert len(set(faults)) == len(faults) >= len(first["runs"])

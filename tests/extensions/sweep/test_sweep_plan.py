@@ -515,7 +515,7 @@ def test_what_fails_after_the_last_operation_comes_last() -> None:
 
 
 def test_a_plan_is_the_same_each_time() -> None:
-    """A sweep that is continued plans again, and must find what it has run."""
+    """A sweep can be compared with an earlier one."""
     assert plan_sweep(many(30), size=4) == plan_sweep(many(30), size=4)
 
 

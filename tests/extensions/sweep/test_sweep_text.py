@@ -118,12 +118,8 @@ def test_who_waits_for_whom_is_one_sentence(run: DisturbedRun, told: str) -> Non
 
 
 ASKS = replace(FAILS.disturbance, fault=faults.fails(rank=0, at=at.io("*/x", call="stat")))
+OF_BEFORE = replace(FAILS.disturbance, family="errors")
 LATE_FILE = replace(DIFFERS.disturbance, family="late", fault=hold(0, at.io("*/x", call="rename")))
-
-
-def of_a_hazard(run: DisturbedRun) -> DisturbedRun:
-    """Return the same, tried because a rule has told of it."""
-    return replace(run, disturbance=replace(run.disturbance, family="hazards"))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +131,7 @@ def of_a_hazard(run: DisturbedRun) -> DisturbedRun:
         (replace(DIFFERS, disturbance=LATE_FILE), "wait-by-an-operation"),
         (replace(FAILS, disturbance=ASKS, error=None), "broadcast-decisions"),
         (replace(FAILS, disturbance=ASKS), "agree-on-errors"),
-        (of_a_hazard(FAILS), "agree-on-errors"),
-        (of_a_hazard(LATE), "launch-in-one-order"),
+        (replace(FAILS, disturbance=OF_BEFORE), "agree-on-errors"),
     ],
 )
 def test_what_would_mend_it_follows_from_what_was_done(run: DisturbedRun, anchor: str) -> None:

@@ -62,7 +62,7 @@ FAMILIES: Mapping[str, FamilyEntry] = {
 REMOVED: Mapping[str, str] = {
     "errors": "Name the fault in the test's marker: faults=[faults.fails(rank=1, at=...)].",
     "killed": "Name the fault in the test's marker: faults=[faults.kill(rank=1, at=...)].",
-    "hazards": "Hazards are told without a sweep: --multihost-hazards=fail.",
+    "hazards": "--multihost-hazards=fail finds hazards without a sweep.",
 }
 """What to use instead of families of earlier versions."""
 

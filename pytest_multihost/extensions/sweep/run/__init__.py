@@ -2,7 +2,7 @@
 
 `sweeps` sweeps one test after the other with shared lanes. `one_sweep` decides what to run next and
 keeps the results, `worlds` says what the world of each step is like, and `runner` runs it in a lane
-and shows the `live_line`. `earlier` reads the result of an earlier sweep.
+and shows the `live_line`.
 """
 
 from pytest_multihost.extensions.sweep.run.sweeps import Sweeps, sweeps_of

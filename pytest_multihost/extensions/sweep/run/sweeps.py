@@ -35,29 +35,18 @@ from pytest_multihost.extensions.sweep.lanes import (
     LanePool,
 )
 from pytest_multihost.extensions.sweep.local_decisions.decisions import local_decisions
-from pytest_multihost.extensions.sweep.made_with.code import Project, read_code
-from pytest_multihost.extensions.sweep.made_with.comparison import combined
-from pytest_multihost.extensions.sweep.made_with.in_rank import loaded_files
-from pytest_multihost.extensions.sweep.made_with.service import (
-    read_record,
-    write_known,
-)
-from pytest_multihost.extensions.sweep.made_with.settings import settings_of
-from pytest_multihost.extensions.sweep.marker import REMAINS, SEEN, USED_CODE, SweepRequest
-from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE, SHOW
+from pytest_multihost.extensions.sweep.marker import REMAINS, SEEN, SweepRequest
+from pytest_multihost.extensions.sweep.options import SHOW
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.rating.weigh import rate_all
 from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.remains import write_usual
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
-    EarlierRuns,
-    MadeWith,
     SweepPlan,
     SweepResult,
     SweepStatus,
 )
-from pytest_multihost.extensions.sweep.run.earlier import EarlierSweep, earlier_sweep
 from pytest_multihost.extensions.sweep.run.live_line import SweepLine
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, counts_by_kind
 from pytest_multihost.extensions.sweep.run.runner import Runner
@@ -66,7 +55,6 @@ from pytest_multihost.extensions.sweep.sayings import read_logs, usual_lines
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
-    earlier_texts,
     headline_text,
     hidden_text,
     left_out_texts,
@@ -182,8 +170,6 @@ class Sweeps:
         )
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
-        used, read = item.stash[USED_CODE], partial(self._made_with, item, attempt)
-        made_with = read(used)
         worlds = Worlds(
             run=self.run,
             attempt=attempt,
@@ -191,11 +177,9 @@ class Sweeps:
             usual_lines=usual_lines(read_logs(attempt.directory, size)),
             numbers=self._numbers,
         )
-        sweep, earlier = self._begin(replace(result, made_with=made_with), worlds)
-        taken_over = len(sweep.runs)
+        sweep = _begin(planned, worlds)
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
-        write_known(scratch, used)
         write_usual(scratch, item.stash[REMAINS])
         worlds.prepare_servers(sweep.rest)
         runner = Runner(
@@ -220,9 +204,6 @@ class Sweeps:
             sweep.stop("interrupted")
             self._open().stop()
         finally:
-            made_with = combined(read(used | read_record(scratch)), made_with)
-            if earlier is not None and earlier.result.made_with and not earlier.reason:
-                made_with = combined(made_with, earlier.result.made_with)
             shutil.rmtree(scratch, ignore_errors=True)
             runner.line.close()
         sweep.stop("budget")
@@ -246,62 +227,16 @@ class Sweeps:
             unmet_acceptances=tuple(map(str, unmet)),
             duration_s=round(time.monotonic() - began_s, 3),
             lanes=self._open().size,
-            made_with=made_with,
-            earlier=_earlier_runs(earlier, taken_over),
         )
 
-    def _made_with(
-        self, item: pytest.Item, attempt: CompletedAttempt, used: frozenset[str]
-    ) -> MadeWith:
-        """Return what runs depend on whose ranks have loaded these files of code."""
-        config = self.run.config
-        plugins = {getattr(each, "__file__", None) for each in config.pluginmanager.get_plugins()}
-        project = Project(
-            root=config.rootpath,
-            own=item.path,
-            test_files=tuple(config.getini("python_files")),
-            plugins=frozenset(filter(None, plugins)),
-            temporary=base_temp(config),
-            began_s=config.stash[BEGAN_S],
-        )
-        code = read_code(used | loaded_files(), project)
-        settings = settings_of(config, attempt.plan, attempt.judged.result.spec)
-        return MadeWith(
-            code=code.digests, packages=code.packages, settings=settings, changed=code.changed
-        )
 
-    def _begin(self, result: SweepResult, worlds: Worlds) -> tuple[OneSweep, EarlierSweep | None]:
-        """Return the sweep to run, and the earlier one if it is to be continued."""
-        todo = list(result.plan.disturbances)
-        sweep = OneSweep(deque(), measures=worlds.measures)
-        possible = [each for each in todo if worlds.can_run(each)]
-        sweep.leave_out("machine", (each for each in todo if each not in possible))
-        earlier = None
-        if self.run.config.getoption(CONTINUE) and result.made_with is not None:
-            earlier = earlier_sweep(
-                self.run.folder.base, result, result.made_with, self.run.config.rootpath
-            )
-            # Keyed by text, because a fault that returns NaN is not equal to itself once read.
-            known = {repr(each.disturbance.fault): each for each in earlier.runs} if earlier else {}
-            again = []
-            for each in possible:
-                if (run := known.get(repr(each.fault))) is None:
-                    again.append(each)
-                else:
-                    sweep.runs.append(replace(run, disturbance=each, directory=None))
-            possible = again
-        sweep.add(possible)
-        return sweep, earlier
-
-
-def _earlier_runs(earlier: EarlierSweep | None, used: int) -> EarlierRuns | None:
-    if earlier is None:
-        return None
-    return EarlierRuns(
-        used=used,
-        unused=len(earlier.result.runs) if earlier.reason else 0,
-        reason=earlier.reason or None,
-    )
+def _begin(plan: SweepPlan, worlds: Worlds) -> OneSweep:
+    """Return the sweep to run."""
+    sweep = OneSweep(deque(), measures=worlds.measures)
+    possible = [each for each in plan.disturbances if worlds.can_run(each)]
+    sweep.leave_out("machine", (each for each in plan.disturbances if each not in possible))
+    sweep.add(possible)
+    return sweep
 
 
 PLUGIN = "multihost_sweeps"
@@ -332,7 +267,7 @@ def summary_text(result: SweepResult) -> str:
     unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
     chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
     ended = filter(None, [hidden_text(result)])
-    texts = (survives_text(result), *chance, *ended, *left_out, *earlier_texts(result), *unmet)
+    texts = (survives_text(result), *chance, *ended, *left_out, *unmet)
     return f"{result.nodeid}: {'; '.join(texts)}"
 
 

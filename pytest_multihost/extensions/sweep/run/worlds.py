@@ -26,7 +26,6 @@ from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.extensions.sweep.classes import Records
 from pytest_multihost.extensions.sweep.lanes import RunWorld, Share
 from pytest_multihost.extensions.sweep.local_decisions.service import unwatched
-from pytest_multihost.extensions.sweep.made_with.service import recording_into
 from pytest_multihost.extensions.sweep.rating.launcher import under_launcher
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.run.one_sweep import Measure, OneSweep, Step
@@ -199,7 +198,7 @@ class Worlds:
         attempt, plan = self.attempt, self.plan
         world = attempt.judged.result
         undisturbed = unwatched(world.spec)
-        spec = recording_into(self._spec(step, undisturbed), scratch)
+        spec = self._spec(step, undisturbed)
         is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:
