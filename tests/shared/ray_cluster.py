@@ -17,8 +17,6 @@ from ray.cluster_utils import Cluster
 
 memory = 80_000_000
 about = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": memory}
-if len(sys.argv) > 2:
-    about["ray_client_server_port"] = int(sys.argv[2])
 cluster = Cluster(initialize_head=True, head_node_args=about)
 for _ in range(int(sys.argv[1]) - 1):
     cluster.add_node(num_cpus=2, object_store_memory=memory)
@@ -31,18 +29,12 @@ cluster.shutdown()
 
 
 @contextmanager
-def ray_cluster(
-    nodes: int, client_port: int | None = None
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run a cluster; yield its address, and its process, which kills a raylet for each line.
-
-    Args:
-        client_port: The port for clients from outside; None: there is none.
-    """
+def ray_cluster(nodes: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a cluster; yield its address, and its process, which kills a raylet for each line."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install 'pytest-multihost-hangs[ray]'")
     with subprocess.Popen(
-        [sys.executable, "-c", UP, str(nodes), *map(str, filter(None, [client_port]))],
+        [sys.executable, "-c", UP, str(nodes)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -108,15 +108,12 @@ def test_a_raylet_that_is_killed_is_an_error_of_the_test(tmp_path: Path) -> None
     await_that(lambda: not living(path), 30)
 
 
-def test_a_client_from_outside_needs_only_the_clusters_door(tmp_path: Path) -> None:
-    """All bytes go through calls of actors, which Ray's client forwards."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+def test_an_address_from_outside_says_what_to_use(tmp_path: Path) -> None:
+    """A job of the cluster does the same."""
     path = project(tmp_path / "it", WORLDS)
-    with ray_cluster(1, port):
-        done = drive(path, "--multihost-on", f"ray://127.0.0.1:{port}", "-k", "meets or waits")
-    assert "1 failed, 1 passed" in done.stdout, done.stdout
-    assert "HUNG test_worlds.py::test_waits" in done.stdout
+    done = drive(path, "--multihost-on", "ray://127.0.0.1:10001")
+    assert "ray job submit" in done.stdout, done.stdout
+    assert done.returncode == 4
 
 
 def test_nothing_outlives_a_driver_that_is_killed(ray: str, tmp_path: Path) -> None:

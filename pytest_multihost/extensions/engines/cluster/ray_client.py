@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -24,7 +23,7 @@ from pytest_multihost.extensions.engines.cluster.ray_peer import PeerActor
 
 _CHUNK = 1 << 18
 _WAIT_S = 1.0
-_ADDRESS = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
+_ADDRESS = re.compile(r"([^:/]+):(\d+)")
 _KNOCK_S = 10.0
 
 _LINES, _CHARS = 8, 1200
@@ -170,7 +169,7 @@ def brief(error: Exception) -> str:
 
 
 def _connect(job: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the module
-    """Connect to the cluster; the first connection of a client is tried twice.
+    """Connect to the cluster.
 
     Ray itself would try for minutes to reach an address where nothing listens.
     """
@@ -180,14 +179,7 @@ def _connect(job: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the module
     import ray.util.scheduling_strategies
 
     about = {"address": job["address"], "log_to_driver": False}
-    for is_last in (False, True):
-        try:
-            ray.init(runtime_env=job["runtime_env"] or None, **about)
-            break
-        except ConnectionError:
-            if is_last:
-                raise
-            time.sleep(1.0)
+    ray.init(runtime_env=job["runtime_env"] or None, **about)
     return ray
 
 

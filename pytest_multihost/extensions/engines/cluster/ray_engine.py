@@ -21,7 +21,7 @@ from typing import Any
 from pytest_multihost.core import files
 from pytest_multihost.core.launch.job_spec import memory_file
 from pytest_multihost.core.launch.own_descriptors import close_in_children
-from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.errors import LaunchError, SettingError, shown
 from pytest_multihost.extensions.engines.cluster.command_node import (
     describe_code,
     end_commands,
@@ -157,12 +157,14 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
             machine.
 
     Raises:
+        SettingError: The address is one of a connection from outside.
         LaunchError: It cannot be started.
     """
+    address = _address(text)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     options = request.settings.get(RAY)
     job = {
-        "address": _address(text),
+        "address": address,
         "python": request.python,
         "code": request.code,
         "count": request.count,
@@ -195,10 +197,20 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
 
 
 def _address(text: str) -> str:
-    """Return the address for `ray.init`; the text of ``ray://head:10001`` begins with slashes."""
-    if text.startswith("//"):
-        return f"ray:{text}"
-    return text or os.environ.get("RAY_ADDRESS", "auto")
+    """Return the address for `ray.init`.
+
+    Raises:
+        SettingError: It is of a connection from outside the cluster.
+    """
+    address = text or os.environ.get("RAY_ADDRESS", "auto")
+    if address.startswith(("//", "ray://")):  # --multihost-on ray://... names the engine `ray`
+        raise SettingError(
+            "an address that begins with ray:// is no longer supported",
+            seen=f"It is {shown(f'ray:{text}' if text else address)}.",
+            remedy="Run pytest as a job of the cluster:"
+            " ray job submit --working-dir . -- pytest --multihost-on ray",
+        )
+    return address
 
 
 RAY_ENGINE = Engine(name="ray", begin=begin_ray)
