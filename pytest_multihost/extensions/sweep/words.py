@@ -327,7 +327,7 @@ def families_text(families: Iterable[str]) -> str:
 
 _LEFT_OUT = {
     "budget": "for lack of time; more with --multihost-sweep-budget",
-    "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
+    "interrupted": "because the sweep was interrupted",
     "known": "because other runs show that they would find nothing new",
     "lost": "because the plugin failed in them twice",
     "machine": "because this machine cannot do that",
