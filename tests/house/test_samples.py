@@ -17,6 +17,7 @@ NOT_MADE = {
     "dumps.md": "it needs the dumps of a job of sixteen ranks",
     "gpus.md": "it needs a GPU",
     "live.md": "it needs a running job",
+    "logs.md": "it needs the log of a job of seven ranks",
     "network.md": "it needs a cluster made of namespaces",
     "reading.md": "it is one example of each part of the output",
     "run.md": "the page shows no whole script",
