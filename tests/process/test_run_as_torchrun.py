@@ -91,7 +91,7 @@ def test_restarts_are_left_to_the_shell(tmp_path: Path) -> None:
     ("args", "words"),
     [
         (["--nnodes", "2"], "torchrun --nnodes N --nproc-per-node M --no-python multihost run"),
-        (["--node-rank", "1"], "several machines are torchrun's"),
+        (["--node-rank", "1"], "multihost run starts ranks on one machine"),
         (["--virtual-local-rank"], "leave it out: a script finds its device by LOCAL_RANK"),
         (["--numa-binding", "node"], "run under numactl"),
         (["--nproc-per-node", "many"], "must be a number, gpu, cpu or auto, not 'many'"),

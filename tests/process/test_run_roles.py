@@ -89,7 +89,7 @@ def test_each_role_runs_its_own_program(tmp_path: Path) -> None:
         (("--role", "a=1:train.py", "--role", "a=1:engine.py"), "a role is given twice"),
         (("--role", "a=1:train.py", "--ranks", "2"), "the roles say how many ranks there are"),
         (("--role", "a=1:train.py", "engine.py"), "each role names its own program"),
-        (("--ranks", "2"), "there is no script"),
+        (("--ranks", "2"), "a script is missing"),
         (("--ready", "a=tcp:1", "--ranks", "1", "engine.py"), "--ready is for roles"),
         (("--role", "a=1:engine.py", "--ready", "b=tcp:1"), "there is no role 'b'; there are: a"),
         (("--role", "a=1:engine.py", "--ready", "a"), "--ready must be NAME=VALUE, such as engine"),

@@ -441,7 +441,10 @@ def test_it(world):
     ("line", "words"),
     [
         ('@pytest.mark.multihost(hosts="netns")\ndef test_it(world):', "hosts are made on one"),
-        ("@pytest.mark.multihost\ndef test_it(object_store):", "is an endpoint of one machine"),
+        (
+            "@pytest.mark.multihost\ndef test_it(object_store):",
+            "the object store runs on one machine",
+        ),
     ],
     ids=["hosts", "object_store"],
 )
