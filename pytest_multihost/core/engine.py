@@ -195,7 +195,6 @@ class _WorldRun:
         facts: The facts about each rank, summarised from the history.
         failed: When each rank has died or raised, for those that have.
         leftovers: Command lines of processes that ranks had left behind.
-        opened: When each gate was opened.
         observed: The watchdog's observations, once it is closed.
         decided_s: When the harness decided to end the world.
         detected_s: When all evidence for that decision had been collected.

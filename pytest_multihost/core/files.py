@@ -243,9 +243,6 @@ def hold(directory: Path, mode: int = 0o700) -> None:
     """Make a directory, and keep `remove_unheld` from removing it.
 
     The lock is never released: it lasts until this process and all that it forked have ended.
-
-    Args:
-        mode: The mode of the directory.
     """
     while True:  # another process may remove it meanwhile
         make_directory(directory, mode)

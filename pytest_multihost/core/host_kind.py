@@ -58,7 +58,6 @@ class Hosts:
 
     Attributes:
         kind: None: all ranks are on this machine.
-        ranks_each: Ranks on each host.
     """
 
     kind: HostKind | None = None
@@ -91,7 +90,6 @@ class Hosts:
 
         Args:
             kinds: The kinds that exist. Of several that are sealed the first counts.
-            size: Number of ranks.
         """
         kind = next((each for each in kinds if each.is_sealed), None)
         return cls(kind, size) if kind is not None else cls()

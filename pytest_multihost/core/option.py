@@ -78,7 +78,6 @@ class Settings:
 
     Attributes:
         values: The values that a source has set, by the option's name.
-        options: All options that exist.
         replayed: The texts of the replayed options that the command line, the environment or a
             replay token has set, by the option's name.
         sources: What has set an option, as in "--multihost-timeout", by the option's name.

@@ -26,9 +26,6 @@ def why_untrusted(path: Path) -> str:
     In a user namespace root's folders belong to the number of all users without one there. So
     folders of the owner of "/" count as root's, but not the file itself, nor the folder it is in.
 
-    Args:
-        path: It exists.
-
     Raises:
         OSError: It cannot be looked at.
     """

@@ -26,7 +26,6 @@ class Rejudged:
     """A world judged a second time, from its artifacts.
 
     Attributes:
-        verdict: The verdict derived now.
         written: The verdict written at the time of the run.
         unknown_symptoms: Patterns in the file that no backend of this installation has; they were
             not looked for.

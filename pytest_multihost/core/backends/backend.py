@@ -26,7 +26,6 @@ class Backend:
         preload: Imports what every rank needs, before any rank is forked. Must leave the process
             with a single thread: a fork copies only the thread that calls it, and locks that other
             threads hold stay locked in the child.
-        devices: Returns the rank's own devices.
         devices_of_env: Returns how many devices variables of the test's `env` give each rank; None:
             they do not say.
         lacking: Returns why a world of that many ranks cannot run on this machine, or None.

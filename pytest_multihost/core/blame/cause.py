@@ -26,7 +26,6 @@ class Cause:
         waiting: Ranks that wait for the culprits, directly or through others.
         cycle: Ranks that wait for each other in turn.
         operation: The operation in which the first rank began to wait, if it waits in one.
-        waits: All waits of the world.
         at_s: When the cause began, on the monotonic clock; None if unknown.
         error: The exception by which the culprit left the operation, if known.
         cut: The partition that keeps the operation from ending, if any.
@@ -35,7 +34,6 @@ class Cause:
         unmatched: A transfer of the culprit without a counterpart, and then the transfer of another
             rank that lacks it, each with its rank.
         begun: Members that have begun the operation in which others wait, and do not wait in it.
-        left: Members that have left it.
         call: Where native code of the culprit holds the GIL, as in "in torch.save".
         is_silent: Whether nothing is known of the culprits.
         is_owed: Whether they wait for something that another rank may provide.

@@ -26,7 +26,6 @@ class _Rule:
 
     Attributes:
         pattern: Regular expression for the whole plain name of a frame.
-        kind: Kind of the operation.
         name: The operation; empty for a collective that the pattern's group names.
         detail: What the thread waits for there.
     """

@@ -97,7 +97,6 @@ class _Group:
     """The histories of a group.
 
     Attributes:
-        of: The history of each rank.
         calls: For each rank its calls as numbers, equal on all ranks for equal calls.
         first: The first place that is known for all ranks.
         last: The last place that any rank has entered.

@@ -22,11 +22,7 @@ from pytest_multihost.core.model.stack import Dump, Frame, innermost_user_frame
 def with_stacks(
     snapshots: Sequence[WorldSnapshot], dumps: Sequence[Dump]
 ) -> tuple[WorldSnapshot, ...]:
-    """Return the snapshots with the members of jitted collectives, and which ranks hold the GIL.
-
-    Args:
-        dumps: The stacks at the end.
-    """
+    """Return the snapshots with the members of jitted collectives, and which ranks hold the GIL."""
     by_rank = {each.rank: each for each in dumps}
 
     def complete(seen: RankSnapshot, snapshot: WorldSnapshot) -> RankSnapshot:

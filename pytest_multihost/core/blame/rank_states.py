@@ -64,7 +64,6 @@ class RankState:
     Attributes:
         condition: Whether it is alive, and if not, why.
         since_s: When that happened, on the monotonic clock; None for a rank that is alive.
-        pending: Operations that it waits in.
         known: All of its operations that were recorded or observed, including the pending ones.
         entered: For each group the sequence of the last collective that it entered.
         is_restless: Whether its main thread kept running, even if only between short waits.

@@ -31,8 +31,6 @@ class Observed:
 
     Attributes:
         states: The state of each rank that was seen.
-        result: The world's history and snapshots.
-        finding: What happened to it.
     """
 
     states: States

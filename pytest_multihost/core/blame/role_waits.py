@@ -131,7 +131,6 @@ class _Seen:
         waits_for_rank: Whether it is a child's, and waits for the process of its rank.
         has_traffic: Whether anything was sent on the connections for whose answers it waits, as
             far as is known.
-        medium: The kind of these connections.
         links: The connections with other ranks at which it waits.
         may_be_woken: Whether something else than these, or another thread, can end its wait.
     """

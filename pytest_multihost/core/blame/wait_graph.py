@@ -530,7 +530,6 @@ class WaitGraph:
 
     Attributes:
         edges: For each rank, the ranks that it waits for directly.
-        of_ranks: For each rank, its waits.
         ahead: The same graph as `edges`, with a node for each set of ranks: whoever waits for
             the set leads to that node, which leads to its ranks. Nodes of sets are negative. Half
             of the ranks may wait for the other half.

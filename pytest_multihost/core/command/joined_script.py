@@ -37,7 +37,6 @@ class JoinedScript:
     """A script, and the functions with which one of the processes can run it.
 
     Attributes:
-        folder: The folder for its runs.
         scratch: A private directory of this process.
         plan: Takes a number of ranks and returns the world; raises SettingError if an option or
             this machine does not allow it.

@@ -155,9 +155,6 @@ def _number(option: str, text: str) -> int:
 def roles_of(programs: Sequence[RoleProgram], backend: str) -> tuple[RoleSpec, ...]:
     """Return the roles of a run.
 
-    Args:
-        backend: The backend of all roles.
-
     Raises:
         SettingError: A role is invalid, or given twice.
     """

@@ -195,7 +195,6 @@ class _Command:
 
     Attributes:
         hook: The hooks of this package's plugins, and of other plugins once they are loaded.
-        has_others: Whether other plugins are loaded.
     """
 
     options: RunOptions

@@ -25,7 +25,6 @@ class Room:
     """What ranks can still take of this machine.
 
     Attributes:
-        memory: Available bytes.
         processes: Further processes; None: unlimited.
     """
 

@@ -21,7 +21,6 @@ class Memory:
 
     Attributes:
         available: Bytes that can still be used, without swapping.
-        total: All bytes.
         swap: Bytes that can still be swapped out.
     """
 
@@ -36,13 +35,10 @@ class _Files:
 
     Attributes:
         controller: The folder with the groups, below that of all controllers.
-        limit: The most memory.
-        used: The memory used.
         swap_limit: The most swap space; in version 1, the most memory and swap space together.
         swap_used: The part of `swap_limit` that is used.
         dropped: Entries of memory.stat, of the group with those below it: memory that the kernel
             drops when it is short.
-        kills: The events of the group.
     """
 
     controller: str

@@ -34,7 +34,6 @@ def spawn_interpreter(
         code: The code to run, as for ``python -c``.
         job: The job that it reads with `take_job`. Descriptors that the job names must be
             inheritable.
-        environment: Its whole environment.
         log: The file to which its output is appended.
         keeps_input: Whether it has this process's standard input; else it reads nothing.
 

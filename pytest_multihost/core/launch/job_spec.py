@@ -40,7 +40,6 @@ class PytestRun:
     """How to run pytest as the controller was run.
 
     Attributes:
-        args: The command line.
         files: The files to collect, instead of those on the command line.
         path: The interpreter's `sys.path`.
     """
@@ -108,8 +107,6 @@ class ServerJob:
         backends: For a server that forks ranks: the names of their backends.
         rank_code: For a server that starts an interpreter for each rank: the code to run in it.
         libraries: For a server whose forked ranks collect by themselves: modules to import.
-        control: Descriptor of the control connection.
-        controller: The controller's process id.
         scratch: A directory of the controller, to be removed if the controller is killed; empty:
             none.
     """

@@ -40,7 +40,6 @@ class Membership:
 
     Attributes:
         rank: Its index, 0..size-1; 0 is the controller.
-        size: Number of processes.
         source: Name of the launcher that has set these values, or what is known of it.
         job: Distinguishes this run from others of the same launcher.
         host: Rank 0's host; None if the launcher does not name it.
@@ -82,7 +81,6 @@ class Launcher:
     """A program that starts processes and passes each its rank in variables.
 
     Attributes:
-        rank: Variable of the rank.
         size: Variable of the number of processes.
         job: Variables that distinguish the run from others.
         host: Variable of rank 0's host or address.

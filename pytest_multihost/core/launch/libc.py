@@ -128,7 +128,6 @@ def descriptor_of(process: int, number: int) -> int:
 
     Args:
         process: A pidfd of the process, such as a child of this one.
-        number: The descriptor's number there.
 
     Raises:
         OSError: There is none, or this process may not have it.

@@ -34,11 +34,7 @@ _OUTLIER = 4
 
 @dataclass(slots=True)
 class MemoryGuard:
-    """Looks at times whether a world's machine is about to run out of memory.
-
-    Attributes:
-        look: Returns what the machine has.
-    """
+    """Looks at times whether a world's machine is about to run out of memory."""
 
     look: Callable[[], Memory] = OWN_GROUPS.memory
     _looked_s: float = field(default_factory=time.monotonic)
@@ -62,7 +58,6 @@ def require_memory(left: Memory, pids: Mapping[int, int]) -> None:
     """Check that enough memory is left for a world to go on.
 
     Args:
-        left: What the machine has.
         pids: The process ids of the ranks on this machine.
 
     Raises:

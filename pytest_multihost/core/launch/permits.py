@@ -32,7 +32,6 @@ def hold_permits(directory: Path, wanted: int, *, count: int | None = None) -> I
 
     Args:
         directory: Directory of the lock files, one for each run of pytest.
-        wanted: Number of ranks.
         count: Number of permits; by default `permit_count()`.
     """
     count = permit_count() if count is None else count

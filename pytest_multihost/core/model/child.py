@@ -11,7 +11,6 @@ class Child:
 
     Attributes:
         name: What its program calls it; empty: nothing of its own.
-        program: Its name in the kernel.
         ended: How it has ended, as in "was killed by SIGKILL"; empty: it lives, or that is unknown.
     """
 

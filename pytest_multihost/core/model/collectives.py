@@ -45,7 +45,6 @@ class Collective:
         moves_objects: Whether it is a torch function that moves Python objects by other
             collectives, which are recorded themselves.
         file: End of the path of the file with its Python functions; empty if there are none.
-        functions: Names of these functions.
         flight_names: Its names in torch's flight recorder, in lower case and without the leading
             underscore; empty if the recorder does not count it.
         xla: Names of it in XLA's communicators and thunks.
@@ -436,11 +435,7 @@ _BY_ANY_NAME = {name: each for each in COLLECTIVES for name in (*each.functions,
 
 
 def of_function(file: str, function: str) -> Collective | None:
-    """Return the collective that a Python function performs, if it performs one.
-
-    Args:
-        file: Path of the function's file.
-    """
+    """Return the collective that a Python function performs, if it performs one."""
     for end, found in _BY_FUNCTION.items():
         if file.endswith(end):
             return found.get(function)

@@ -35,7 +35,6 @@ class End:
     """Why a world ended.
 
     Attributes:
-        name: Its name.
         basis: What it shows of a hang.
         detected_by: Its word in verdict.json if it shows a hang, else empty.
         is_lost: Whether the world ended without showing anything of its test.

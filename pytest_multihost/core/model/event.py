@@ -293,7 +293,6 @@ class ValueStated:
 
     Attributes:
         nth: How often it has stated a value of this name before.
-        digest: Equal for equal values.
         text: The value, shortened, for the reader.
         frame: The user's line; None if it is not known.
         is_asked: Whether the test has stated it. Otherwise a service has, and a difference is no
@@ -440,7 +439,6 @@ class PointsRecorded:
         sites: New sites; their numbers continue those of the last event.
         passed: The numbers of the sites passed, in order.
         beyond: At the end: how many more points it has passed and only counted.
-        is_all: Whether it records no more.
     """
 
     kind: ClassVar = "record"

@@ -251,7 +251,6 @@ class Fault:
     Attributes:
         kind: Which: ``delay``, ``kill``, ...
         ranks: The affected ranks: numbers, or a word resolved with the world's size and seed.
-        at: From which point on.
         params: The kind's parameters, by name; JSON values.
         must_fire: Whether the test fails if the fault did not happen.
         is_first: Whether it happens only to the one of `ranks` that reaches the point first.
@@ -308,7 +307,6 @@ def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ..
 
     Args:
         faults: Faults without problems of their own.
-        size: Ranks of the world.
         seed: Selects the rank for "one", separately for each fault of the list.
     """
     found = []

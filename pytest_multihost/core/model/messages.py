@@ -342,11 +342,8 @@ class PeerHello:
     """A peer's description of itself.
 
     Attributes:
-        host: Name of its machine.
         kernel: Identifies its kernel, clock and process ids.
         address: Its own address on the connection, on `interface`.
-        tests: Its worlds, in order.
-        problems: Why it cannot take part.
         root: Its rootdir of pytest; empty if it does not run pytest.
         versions: Versions of its software by name, as far as they matter.
     """

@@ -104,8 +104,6 @@ def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
     """Return the reader's name of a group of ranks: ``world group``, ``2nd group 0,2``.
 
     Args:
-        group: Its ranks, ascending.
-        world_size: Ranks of the world.
         ordinal: How many groups of the same members were made before it.
     """
     # Not compared one by one: a large world asks for each of its ranks.
@@ -122,7 +120,6 @@ class Start:
 
     Attributes:
         thread: Native id of the thread that began it.
-        frame: The user's line there.
     """
 
     thread: int
@@ -145,7 +142,6 @@ class Operation:
         has_members: Whether all of `group` is known to take part, not only a part of it.
         group_size: How many members its group has if they are not all known, or are no ranks; then
             `group` has those that are known. 0 if that is unknown, too. None if all are known.
-        scope: Namespace of the groups.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
             if unknown.
         peer: The other rank of a transfer.
@@ -349,12 +345,7 @@ _TENSOR = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
 def tensor_text(dtype: str, shape: Iterable[int], *, more: int = 0) -> str:
-    """Return the detail of an operation for the first of its tensors: ``f32[2,3] +1``.
-
-    Args:
-        dtype: Its short name.
-        more: The number of further tensors.
-    """
+    """Return the detail of an operation for the first of its tensors: ``f32[2,3] +1``."""
     text = f"{dtype}[{','.join(map(str, shape))}]"
     return f"{text} +{more}" if more else text
 

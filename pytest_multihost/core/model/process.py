@@ -99,7 +99,6 @@ class Descriptor:
         bytes_moved: Bytes that it has sent and received so far, if the kernel reports that.
         ends_s: When a timer ends, on the monotonic clock; NEVER when it is not set.
         watched: Descriptors that an epoll watches; None where they could not be read.
-        pid: Process of a pidfd.
         is_exempt: Whether it belongs to the harness; threads that wait for it are ignored.
         endpoints: Both ends of a connection, its own first; empty if it has none.
         is_accepted: Whether it is the end of a connection that a listener has accepted.
@@ -134,13 +133,11 @@ class Thread:
     """One thread at one instant.
 
     Attributes:
-        tid: Its native id.
         name: Its name in the kernel, at most 15 characters; often inherited.
         state: A letter as in ``ps``; empty when it has ended.
         call: Name of its current system call; ``running`` on a processor; empty if unknown.
         args: The first six arguments of the call.
         is_restarted: Whether the kernel has restarted the call after the thread was stopped.
-        pointer: Its stack pointer.
         cpu_ns: How long it has run so far.
         runs: How often it was scheduled on a processor; the end of every wait increments it.
         started_s: When it began, on the monotonic clock, rounded down.
@@ -215,7 +212,6 @@ class Process:
         pending: Signals that are about to be delivered.
         timers: POSIX timers that it has made; None if unknown.
         tracer: Process that traces it, 0 for none.
-        unread: What could not be read.
         status: How it has ended, as wait(2) would tell, if it has and nobody has waited for it.
     """
 

@@ -52,7 +52,6 @@ def read_regular(path: str | os.PathLike[str], *, max_bytes: int, follows: bool 
     from others.
 
     Args:
-        max_bytes: The maximum size.
         follows: Whether the file may be named by a symbolic link.
 
     Raises:

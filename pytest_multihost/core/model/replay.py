@@ -33,7 +33,6 @@ class Replay:
 
     Attributes:
         test: Checksum of the test's node id.
-        size: Ranks of the world.
         services: Names of the services that it needs.
         options: Texts of the options that decided what world the test had, by the option's name.
     """

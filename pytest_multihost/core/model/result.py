@@ -174,7 +174,6 @@ class WorldSnapshot:
 
     Attributes:
         at_s: When it was taken, on the monotonic clock.
-        ranks: All of them, in order.
         blockers: Why a hang cannot be proven: what may end a wait before the deadline, one
             sentence each.
         unobserved: What could not be read, why, and the remedy: one sentence each.
@@ -227,7 +226,6 @@ class WorldResult:
         records: What its services have done, by their names.
         native: The last collectives of each rank that C++ code has called, from torch's flight
             recorders, where these have answered.
-        origin: Who has looked at it.
         known: What is known of its ranks.
     """
 

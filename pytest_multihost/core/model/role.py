@@ -29,7 +29,6 @@ class Role:
         @pytest.mark.multihost(roles={"trainer": 2, "engine": Role(2, backend="gloo")})
 
     Args:
-        ranks: How many ranks it has.
         backend: Its backend, which makes a process group of these ranks alone; None: the test's.
         env: Variables for the environment of its ranks. They are set when a rank starts, after its
             modules have been imported.
@@ -63,7 +62,6 @@ class RoleSpec:
 
     Attributes:
         ranks: Its ranks in the world; consecutive.
-        backend: Name of its backend.
         env: Variables for the environment of its ranks.
         run: The program that they run; empty: the test's function, or a script.
         ready: When they are ready; empty: it is not said.

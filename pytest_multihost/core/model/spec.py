@@ -97,7 +97,6 @@ class ServicePart:
         server: Path of a function that returns its part in the server, a `ServerPart`; may be
             empty.
         rank: Path of a function that returns its part in a rank, a `RankPart`; may be empty.
-        settings: The service's own settings.
         keeps_timeouts: Whether runtimes keep their own timeouts, because the test is to meet them.
         one_machine: If all ranks must be on one machine: the setting that asks for the service, as
             in "clock='jump'", and the one to use instead.
@@ -118,7 +117,6 @@ class Debugger:
     """How the debugger in a rank gets the controller's terminal.
 
     Attributes:
-        terminal: The terminal's device file.
         rank: The only rank that may stop in the debugger; None: every rank.
         is_post_mortem: Whether the first rank that fails stops there.
         is_tracing: Whether each rank stops at the first line of the test.

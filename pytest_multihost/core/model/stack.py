@@ -63,10 +63,7 @@ class LockHolder:
     """The thread that another one waits for.
 
     Attributes:
-        ident: Its identifier in Python.
-        thread: Its name.
         taken_at: Where it took the lock; None if that is not known, or if it is joined.
-        at: Its innermost frame.
         native_id: Its id in the kernel; 0 if that is not known.
     """
 
@@ -83,7 +80,6 @@ class LockWait:
 
     Attributes:
         ident: The identifier, in Python, of the thread that waits.
-        thread: Its name.
         is_main: Whether it is the main thread.
         at: Its innermost frame; if it joins a thread, the frame that does.
         lock: The expression of the lock in the source; empty if it joins a thread.
@@ -100,13 +96,7 @@ class LockWait:
 
 @dataclass(frozen=True, slots=True)
 class ChildStack:
-    """The main thread of a child process of a rank.
-
-    Attributes:
-        pid: Its process id.
-        name: Its name in the kernel.
-        frames: Innermost first.
-    """
+    """The main thread of a child process of a rank."""
 
     pid: int
     name: str
@@ -167,7 +157,6 @@ def task_state(
 
     Args:
         awaits: A text for each coroutine that it awaits, outermost first.
-        frames: The frames of these.
         is_first: Whether the event loop was started for it.
     """
     own = [frame for frame in frames if not is_library(frame.file)]
@@ -181,7 +170,6 @@ class FailedThread:
     """A thread that an exception has ended.
 
     Attributes:
-        error: The exception, in one line.
         frame: The user's innermost line in its traceback.
     """
 
@@ -203,13 +191,10 @@ class PolledFile:
     """A file for which a thread polls: a lock that is a file's existence, or one that is to come.
 
     Attributes:
-        path: Its name.
         frame: The line at which the thread sleeps between two looks.
-        exists: Whether it is there.
         holders: The processes that have it open, and their ancestors.
         made_s: How many seconds ago it was made; None if unknown.
         author: The process whose id is its text; 0: it holds none.
-        is_alive: Whether that process lives.
     """
 
     path: str
@@ -392,7 +377,6 @@ class SourceContext:
     Attributes:
         root: pytest's rootdir; files below it are named relative to it.
         source_of: Reads a line of a file.
-        lines_of: Reads a whole file.
     """
 
     root: str

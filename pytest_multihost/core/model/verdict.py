@@ -46,7 +46,6 @@ class RankError:
 
     Attributes:
         type: Name of the exception's class, with its module unless that is `builtins`.
-        message: Its text, first line first.
         file: The user's innermost frame, relative to pytest's rootdir where below it.
     """
 

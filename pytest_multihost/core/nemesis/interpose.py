@@ -94,7 +94,6 @@ class FileObserver:
         matches: Whether a path is observed; asked once for each path.
         before: Called before each call; may wait, raise, or return how many bytes to move at most.
         after: Called after each read and write.
-        calls: The calls that it observes.
         listed: Gets a folder and the names in it; returns those that its caller sees, in order.
     """
 

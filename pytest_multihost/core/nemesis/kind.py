@@ -103,7 +103,6 @@ class FaultKind:
         perform: Performs it, in the rank, in the thread that passes the point. It registers with
             ``strike.healing`` how to undo what it changes.
         params: What it takes: a check for each name.
-        required: Names that must be given.
         announce: Returns the announcement to the controller, from the parameters and the time in
             monotonic seconds.
         lasts: Whether it goes on until it is undone; else it is over when `perform` returns.

@@ -17,7 +17,6 @@ def has_pending_actions(events: Iterable[Event], now: float) -> bool:
 
     Args:
         events: The world's history so far, or only its active faults.
-        now: Monotonic seconds.
     """
     ends_s = [begun.until_s for _, begun in _ongoing(events) if begun.until_s is not None]
     return any(until_s + LATE_S > now for until_s in ends_s)

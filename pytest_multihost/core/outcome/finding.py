@@ -129,7 +129,6 @@ class Finding:
     """What happened to a world.
 
     Attributes:
-        status: The status that pytest reports.
         reason: One line for the short summary: which ranks, and what happened to them.
         headline: The rank that decided, if one did.
         when: The phase in which pytest reports it.
@@ -163,7 +162,6 @@ def suspected_hang(ranks: Sequence[RankFacts], reason: str, *, summary: str = ""
 
     Args:
         reason: What was read about the world.
-        summary: The same about each rank.
     """
     return Finding(
         outcome="hung",

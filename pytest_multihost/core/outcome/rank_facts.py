@@ -37,14 +37,9 @@ class RankFacts:
 
     Attributes:
         phase: The last phase that it reached.
-        ready_s: When its backend was up.
         parked_s: When its test body was over.
         runs_more: Whether code of the program runs when its process ends; see `Parked`.
-        done_s: When its teardown was over.
-        exited_s: When its process ended.
         was_ended: Whether the harness ended its process.
-        failed_subtests_s: When the user's subtests failed.
-        reports: pytest's reports: setup, call, teardown.
         interrupted: An exception that left the test without a report, or the backend's failure.
         failure: The first report of a raise, or `interrupted`; a raise that xfail expects only if
             there is no other.

@@ -36,7 +36,6 @@ def without_left(
     Args:
         before: The deep snapshot before: a thread that runs at an instant has no stack to read.
         ranks: The ranks whose script is over.
-        active: Threads that have entered operations.
         resting: Threads that have not run since the last progress.
         without_children: Whether no child of these ranks can end the wait of another rank.
     """

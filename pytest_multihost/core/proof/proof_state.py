@@ -139,8 +139,6 @@ def has_settled(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadlin
 
     Args:
         before: The deep snapshot at its beginning.
-        now: The one at its end.
-        ask_turns: Asks the world after that.
         deadline_s: When the world is ended in any case.
     """
     if before.is_disturbed or now.is_disturbed or any(now.complete_operations()):
@@ -228,7 +226,6 @@ class ProofSearch:
 
     Attributes:
         state: The progress of the proof; its blockers name what may end a wait.
-        last_deep: The last deep snapshot.
     """
 
     state: ProofState = field(default_factory=ProofState)
@@ -247,8 +244,6 @@ class ProofSearch:
         """Take a deep snapshot if it is worth its cost; return whether a hang is proven.
 
         Args:
-            before: The shallow snapshot before.
-            take_deep: Takes a deep one.
             ask_turns: Asks whether the world is quiescent.
             deadline_s: When the world is ended in any case.
         """

@@ -148,8 +148,6 @@ class Interval:
     Attributes:
         was: The process in the first snapshot.
         process: The process in the second snapshot.
-        before: The first snapshot.
-        now: The second snapshot.
         deadline_s: When the world is ended in any case, on the monotonic clock.
         earlier: The process's threads in the first snapshot, by id.
     """

@@ -49,7 +49,6 @@ class CompletedAttempt:
         scratch: The private directory of the world; removed at the end if the world passed.
         proven_hang: The proof of a hang, if the world ran on until its deadline nevertheless
             (multihost_early = warn).
-        analyses: The extensions' findings.
         failed_by: The analysis that fails the test, if any.
     """
 

@@ -22,7 +22,6 @@ def hint_of_id(args: Iterable[str], tests: Mapping[str, Axes], backends: Collect
     Args:
         args: What pytest was asked to run.
         tests: The collected multihost tests, by their ids without parameters.
-        backends: Names of all backends.
     """
     for arg in args:
         found = _ID.fullmatch(arg)

@@ -202,7 +202,6 @@ class Launchers:
 
         Args:
             mode: "server" forks the ranks; "spawn" starts an interpreter for each.
-            environment: The interpreter's whole environment.
             log: Name of the file in `logs` for its output.
         """
         config = self.config

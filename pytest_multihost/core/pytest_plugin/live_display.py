@@ -29,9 +29,6 @@ class LiveLine:
     """A line about the ranks' progress, shown when a world takes longer than a second.
 
     If ranks wait for another one, the line names it and its activity.
-
-    Attributes:
-        tick_s: Minimum interval between updates.
     """
 
     config: pytest.Config

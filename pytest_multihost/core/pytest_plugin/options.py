@@ -329,9 +329,6 @@ def with_host_kinds(
 def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Settings:
     """Return the settings of a run.
 
-    Args:
-        options: All options that were offered.
-
     Raises:
         pytest.UsageError: Values cannot be used; the error names each one, and where it was set.
     """

@@ -134,7 +134,6 @@ def plan_items(
 
     Args:
         find: `named_backend` where other machines start the ranks: they need its package.
-        known: Problems that were found before.
 
     Raises:
         pytest.UsageError: There are problems; the error lists all, of all items.
@@ -433,7 +432,6 @@ def read_expectation(
     """Return the expectation of a test's marker, and every problem with the marker.
 
     Args:
-        size: Number of ranks.
         roles: The test's roles, which the marker may name in place of ranks.
     """
     mark = item.get_closest_marker("multihost_expect")

@@ -85,7 +85,6 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
     """Return a function that finds an item by node id and restores it as pytest collected it.
 
     Args:
-        items: The collected items.
         problems: The collection errors, which are reported if an item is missing.
     """
     found = {plain_nodeid(item): item for item in items}
@@ -125,7 +124,6 @@ def prepare_server(
     only one when it forks: the child has no other threads, and locks that they held stay taken.
 
     Args:
-        items: The collected items.
         backends: The backends of the tests to run.
     """
     import threadpoolctl

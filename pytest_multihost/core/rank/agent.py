@@ -336,7 +336,6 @@ def run_rank(
 
     Args:
         find_item: Returns the collected item with a given node id.
-        backends: All backends by name.
     """
     start_rank(spec, channel)
     backend = backends[spec.backend]

@@ -107,11 +107,7 @@ class RankDebugger:
             self._return()
 
     def examine(self, show: Callable[[], None]) -> None:
-        """Show an exception in the debugger, unless another rank has done so.
-
-        Args:
-            show: Starts the debugger.
-        """
+        """Show an exception in the debugger, unless another rank has done so."""
         if not self._ask(is_post_mortem=True):
             return
         try:

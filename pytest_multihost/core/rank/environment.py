@@ -31,7 +31,6 @@ def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = Fal
     """Return the names in `inherited` that a rank must not see.
 
     Args:
-        inherited: The environment.
         keeps_proxies: Whether a rank may see variables of proxies.
     """
     return [

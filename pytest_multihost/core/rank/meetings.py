@@ -17,7 +17,6 @@ def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
     """Return whether an operation that is about to begin certainly waits for all ranks.
 
     Args:
-        frame: The innermost frame.
         size: Number of ranks of the world.
     """
     collective = BY_NAME.get(name)

@@ -90,9 +90,6 @@ class PointRecord:
         """Record an operation that begins at a known line, in half the time of `add`.
 
         A loop of collectives calls this thousands of times a second.
-
-        Args:
-            source: The user's line.
         """
         thread = self.recorder.thread
         is_main, depth = thread.native_id == self._main_thread, thread.depth

@@ -21,9 +21,7 @@ def portable_glob(path: str, folders: tuple[str, ...], pids: frozenset[int]) -> 
     """Return a glob that matches a file in this run and the same file in other runs.
 
     Args:
-        path: An absolute path.
         folders: Folders that have other names in other runs, inner ones first.
-        pids: Process ids of this run.
     """
     folder = next((each for each in folders if path.startswith(f"{each}/")), "")
     parts = _ID.split(path.removeprefix(folder))

@@ -33,7 +33,6 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
 
     Args:
         root: pytest's rootdir; files below it are named relative to it.
-        text: pytest's representation of the exception.
     """
     trace = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     is_by_user = _is_raised_by_user(error.__traceback__)

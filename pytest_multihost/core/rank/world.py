@@ -117,7 +117,6 @@ class World:
         The two ports of the role's own rendezvous, such as its MASTER_PORT, are others.
 
         Args:
-            role: The role's name.
             n: Which of its ports. Each role has one for each of its ranks, and seven more.
 
         Raises:

@@ -190,7 +190,6 @@ class Attempt:
 
     Attributes:
         directory: Name of the attempt's folder within the run's.
-        worker: The xdist worker, if any.
         environment: Versions by package name; None for packages that are not installed.
     """
 

@@ -67,7 +67,6 @@ class LiveOutput:
 
     Attributes:
         directory: The folder with the ranks' logs.
-        size: Number of ranks.
         prefix: Returns the text before each line of a rank.
         tick_s: Interval between two calls of `show`.
     """

@@ -77,10 +77,8 @@ def page_sections(
     """Return the sections shown below the headline rank's own traceback.
 
     Args:
-        files: Where the artifacts are.
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: then nothing is cut, because the reader of a log cannot widen it.
-        added: Further lines, by their titles.
         shows_native: Whether native frames are shown, if they were read.
         quotes_file: Whether the world was read from a file, which anybody may have written.
     """

@@ -82,7 +82,6 @@ class Service:
     """One service of a running world; by default it does nothing.
 
     Attributes:
-        name: As in the world's spec.
         interval_s: Returns the longest time from one call of `due` to the next.
         on_event: Returns an event that has arrived as the history is to have it.
         on_request: Returns a request to the server as the server is to have it.

@@ -55,11 +55,7 @@ def _read_histories(page: Path, rank: int) -> tuple[History, ...]:
 def _rings(
     path: Path, texts: Mapping[int, str], *, most: int
 ) -> Iterator[tuple[GroupKey, list[Entry]]]:
-    """Yield each group with its entries, oldest first; the first is written at index 1.
-
-    Args:
-        most: How many groups there are.
-    """
+    """Yield each group with its entries, oldest first; the first is written at index 1."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -361,8 +361,6 @@ class SlotPage:
 
         Args:
             kind: Determines which ranks must take part for it to end.
-            group: Number of its group.
-            peer: Other rank of a transfer.
             root: Rank that sends or receives for all.
             is_for_cpu: Whether its group asks for gloo by name.
         """
@@ -394,7 +392,6 @@ class SlotPage:
 
         Args:
             thread: Native id of the calling thread.
-            source: The user's line.
             sequence: Its sequence number; 0: the group's next collective.
             detail: Number of a text shown in reports.
         """
@@ -713,12 +710,7 @@ def groups_of(data: bytes) -> int:
 
 
 def entered_of(data: bytes, texts: Mapping[int, str]) -> dict[GroupKey, int]:
-    """Return the sequence of the last collective that the rank of a page has entered in each group.
-
-    Args:
-        data: The page's content.
-        texts: The page's texts.
-    """
+    """Return by group the sequence of the last collective that the rank of a page has entered."""
     counts = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
     used = filter(None, counts)  # few
     return {parse_group(texts[word >> 32]): word & 0xFFFFFFFF for word in used}

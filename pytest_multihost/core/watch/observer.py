@@ -48,10 +48,8 @@ class WorldObserver:
 
     Attributes:
         scratch: The world's directory, where its slot pages are.
-        size: Number of ranks.
         harness: The harness's own processes around the ranks.
         remote: Its ranks on other machines, if any.
-        time: The source of its time.
         names: Names of the ranks' children, by process id, as last read.
     """
 
@@ -216,7 +214,6 @@ def _with_children(
 
     Args:
         pages: Those of the ranks in order, then those of their children.
-        size: Number of ranks.
     """
     found = list(pages[:size])
     for operations, last_s in pages[size:]:

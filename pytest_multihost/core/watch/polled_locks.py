@@ -53,7 +53,6 @@ def with_polled_locks(
     Args:
         kernel: The processes of the world at that instant.
         operations: The recorded operations of each rank.
-        local: The ranks on this machine.
         holders: Returns the processes that hold a lock now.
     """
     tries = {each.rank: polled_lock(each, snapshot.at_s) for each in operations}

@@ -70,7 +70,6 @@ class SharedWait:
 
     Attributes:
         what: A name for it: a system call, ``semaphore``.
-        detail: The object, for the reader.
         ranks: The ranks that can be seen to have it as well.
         is_sure: Whether only the one rank in `ranks` can end the wait.
         is_lock: Whether `ranks` hold the lock of a file for which the rank tries again and again.

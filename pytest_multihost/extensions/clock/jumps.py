@@ -97,7 +97,6 @@ class Still:
     """A quiescent world.
 
     Attributes:
-        waits: The timed waits, by thread.
         turns: How often each thread has run.
     """
 
@@ -149,7 +148,6 @@ class ClockJumps:
     """Decides on the jumps of one world's clock, and performs them.
 
     Attributes:
-        observer: Takes snapshots of the world.
         proof_s: Real time for a proof before a jump to the end of the world; 0 if the watchdog
             looks for none.
         interval_s: Maximum real time between two calls of `due_s`.

@@ -15,8 +15,6 @@ class ClockDoubt:
     Attributes:
         why: What could have ended a wait of the world before its next timer, as a sentence.
         since_s: When the reason first applied, in the world's time.
-        until_s: When it last applied.
-        for_s: Its total duration.
     """
 
     why: str
@@ -30,8 +28,6 @@ class ClockRecord:
     """The jumps and doubts of a clock.
 
     Attributes:
-        jumps: Number of jumps.
-        jumped_s: Total length of the jumps.
         doubts: Why the clock could not jump at times, the longest doubt first.
     """
 

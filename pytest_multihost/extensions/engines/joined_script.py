@@ -114,7 +114,6 @@ def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: Serve
 
     Args:
         home: A private directory of this process.
-        launcher: Starts this process's ranks.
     """
     process = PeerProcess(partial(Connector(rendezvous).connect, JOIN_S))
     process.take_signals()

@@ -128,8 +128,6 @@ def jobset(*, name: str, nodes: int, image: str, gpus: int, pytest_args: list[st
 
     Args:
         name: Name of the JobSet and of its secret.
-        gpus: GPUs of each node.
-        pytest_args: More arguments for pytest.
 
     Raises:
         SettingError: Kubernetes would refuse a value.

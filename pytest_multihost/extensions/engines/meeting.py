@@ -31,7 +31,6 @@ class LauncherMeeting:
 
         Args:
             folder: The folder of the rendezvous file, which is used if rank 0 makes the secret.
-            environment: The launcher's variables.
 
         Raises:
             SettingError: No launcher has started this process, or the secret cannot be used.

@@ -99,7 +99,6 @@ class _LocalRanks:
 
     Attributes:
         logs: The folder for logs and stacks.
-        scratch: The folder for everything else.
         private: The directory above both; None if rank 0 sees the files itself.
         faults: The events of faults, for the cleanup.
     """

@@ -43,9 +43,7 @@ class PeersRanks:
     """The ranks that peers on other machines have started; see `RemoteRanks`.
 
     Attributes:
-        parts: The ranks of each peer.
         scratch: The world's directory, which gets copies of the slot pages.
-        shallow: The last shallow snapshots.
     """
 
     parts: Sequence[RemotePart]

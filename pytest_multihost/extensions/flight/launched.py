@@ -67,7 +67,6 @@ class Joined:
     """The dumps of a world, joined.
 
     Attributes:
-        recordings: The dumps by rank.
         groups: The keys of all groups; elsewhere a group is its index here, because a key with
             thousands of members takes long to look up.
         names: By rank, the names of its groups.

@@ -34,7 +34,6 @@ class Progress:
     Attributes:
         waits_in: Operations that it waits in; several if they were launched as one.
         held_in: The operation on its device that has ended on other ranks but not here.
-        reached: The operations that have begun.
         entered: By group, the number of the last collective that it has reached.
         untold: Its groups of which the dump does not tell that number.
         is_empty: Whether its dump lacks what it has launched, as others show.

@@ -231,7 +231,6 @@ class Recording:
 
     Attributes:
         rank: Taken from the file's name, because the content does not have it.
-        version: Version of the format.
         members: By name of a group, its ranks in the group's order. gloo's dumps lack them
             (torch 2.13).
         titles: By name of a group, the name that the program gives it; may be empty.
@@ -290,7 +289,6 @@ def recording(
     """Return the dump of a rank.
 
     Args:
-        data: The content of its file.
         dumped_s: When the file was written, on the wall clock.
         last: How many of its operations are used at most, the last ones.
 

@@ -135,13 +135,7 @@ def _annotation(annotation: Annotation, checkout: Checkout) -> str:
 def all_commands(
     run: Path, verdicts: Sequence[JsonVerdict], renderers: Sequence[Renderer], checkout: Checkout
 ) -> list[str]:
-    """Return the workflow commands of a run.
-
-    Args:
-        verdicts: Of all attempts.
-        renderers: What extensions show.
-        checkout: The directories of the code.
-    """
+    """Return the workflow commands of a run."""
     of_extensions = [each.annotations for each in renderers if each.annotations is not None]
     groups = [annotation_commands(each(run, verdicts), checkout) for each in of_extensions]
     return [

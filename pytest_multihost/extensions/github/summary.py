@@ -37,7 +37,6 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
     """Return the run's verdicts as Markdown; the empty text where no world ran.
 
     Args:
-        verdicts: Of all attempts.
         max_bytes: Its maximum size; parts that do not fit are left out, with a note.
     """
     last = last_attempts(verdicts)
@@ -111,11 +110,6 @@ def append_summaries(
     path: Path, run: Path, verdicts: Sequence[JsonVerdict], renderers: Sequence[Renderer]
 ) -> None:
     """Append the run to a step's summary; other programs write to that as well.
-
-    Args:
-        run: The folder of the run.
-        verdicts: Of all attempts.
-        renderers: What extensions show.
 
     Raises:
         OSError: The file cannot be written.

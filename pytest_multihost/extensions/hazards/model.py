@@ -52,7 +52,6 @@ class HazardStep:
     """What a rank did at one line.
 
     Attributes:
-        text: A description for the report.
         operation: None if the rank launched no operation.
         where: The user's line; None if the user's code is not on the stack.
         nth: 1 for the rank's first operation of this name, as `at.collective` counts.

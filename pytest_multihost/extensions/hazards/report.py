@@ -104,7 +104,6 @@ def hazard_summary(_run: Path, verdicts: Sequence[JsonVerdict], max_bytes: int) 
     """Return the hazards of a run as Markdown; empty if there are none.
 
     Args:
-        verdicts: The verdicts of all attempts.
         max_bytes: The maximum size; rows that do not fit are skipped, and a note replaces them.
     """
     found = list(_hazards(verdicts))

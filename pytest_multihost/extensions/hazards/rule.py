@@ -35,7 +35,6 @@ class Occurrences:
 
     Attributes:
         found: At least one finding, in the order of the run.
-        size: The number of ranks.
     """
 
     found: tuple[Found, ...]

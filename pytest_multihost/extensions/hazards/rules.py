@@ -31,7 +31,6 @@ def chosen_rules(rules: Mapping[str, HazardRule], names: Collection[str]) -> tup
     """Return the rules to apply.
 
     Args:
-        rules: All rules, by name.
         names: The names of some rules, or `ALL`. If empty, the default rules are returned.
     """
     return tuple(

@@ -52,7 +52,6 @@ class Texts:
 
     Attributes:
         page: The page for the terminal; empty if the job has ended.
-        verdict: The verdict as JSON.
         html: The page for a browser; empty if nobody asked for it.
         is_hung: Whether the job seems to hang.
     """
@@ -65,11 +64,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The answer of the child.
-
-    Attributes:
-        error: Why there is no result.
-    """
+    """The answer of the child."""
 
     result: Json = None
     error: tuple[str, ...] = ()
@@ -146,7 +141,6 @@ def as_user(user: User, read: Callable[[], T], kind: type[T], *, limit_s: float 
 
     Args:
         kind: The type of the result, which travels as JSON.
-        limit_s: How long it may take.
 
     Raises:
         MultihostError: The child could not, or was stopped; its answer cannot be read.

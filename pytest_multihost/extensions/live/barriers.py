@@ -43,7 +43,6 @@ def barrier_of_call(lines: Sequence[str], line: int, values: Mapping[str, str]) 
     """Return the barrier that the call at a line waits at; None unless all of it is known.
 
     Args:
-        lines: The whole file.
         line: Where the frame is, from 1.
         values: The variables of the frame, as text.
     """

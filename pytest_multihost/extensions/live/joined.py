@@ -42,7 +42,6 @@ class Machine:
 
     Attributes:
         job: The ranks on this machine; None if there are none.
-        why: Why there are none.
         kernel: Identifies the machine's table of processes; empty if unknown.
     """
 
@@ -126,7 +125,6 @@ class JoinedReader:
     """Reads ranks here and on other machines; a `JobReader`.
 
     Attributes:
-        local: Reads the ranks here.
         peers: The processes that read the others.
     """
 

@@ -81,7 +81,6 @@ class Look:
     """The facts that two snapshots and the stacks show about a job.
 
     Attributes:
-        at_s: Time on the monotonic clock.
         dumps: The stacks that could be read.
         lines: The user's lines on these stacks.
         unread: By rank, why its stacks could not be read.

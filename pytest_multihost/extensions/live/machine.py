@@ -68,7 +68,6 @@ class Worlds:
     """The worlds found on this machine.
 
     Attributes:
-        found: The worlds, the latest first.
         unreadable: Number of Python processes that may not be read.
     """
 

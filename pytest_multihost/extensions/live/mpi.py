@@ -174,7 +174,6 @@ def operation_of_line(
     """Return the operation that a line performs by mpi4py; None if it performs none.
 
     Args:
-        source: The text of the line.
         values: The variables of its function, as text.
         lines: The whole file: it may say that the communicator is the one of all ranks.
         is_own: Whether the line is the user's: in a library's, which may use sockets as well, the

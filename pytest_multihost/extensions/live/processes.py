@@ -241,7 +241,6 @@ class Job:
     """A job's ranks on this machine, or on several that are looked at together.
 
     Attributes:
-        pids: Process ids by rank.
         size: Number of all ranks of the job, here or elsewhere.
         launcher: The source of the ranks' numbers: a launcher, or "you".
         is_size_known: Whether the launcher gives the number of ranks; else it is a lower bound.

@@ -17,12 +17,7 @@ from pytest_multihost.extensions.live.reader import JobReader, Stacks
 
 @dataclass(frozen=True, slots=True)
 class UserReader:
-    """Reads ranks on this machine; a `JobReader`.
-
-    Attributes:
-        reader: Reads them in the child.
-        user: Whose rights the child takes.
-    """
+    """Reads ranks on this machine; a `JobReader`."""
 
     reader: JobReader
     user: User

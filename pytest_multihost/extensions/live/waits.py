@@ -77,9 +77,7 @@ def seen_operation(
     """Return the operation whose function is on a thread's stack, if there is one.
 
     Args:
-        frames: Innermost first.
         values: The variables of each frame as text; empty if unknown.
-        thread: Native id of the thread.
     """
     # The outermost function counts, because a barrier may be built from other collectives.
     for index in range(len(frames) - 1, -1, -1):
@@ -112,7 +110,6 @@ def seen_wait(
     """Return what the frames of a rank's main thread show.
 
     Args:
-        frames: Innermost first.
         source: The text of the user's innermost line; empty if it cannot be read.
         is_blocked: Whether the thread waits for something other than a timer.
         values: The variables of each frame as text; empty if unknown.
@@ -210,7 +207,6 @@ def _with_arguments(
 
     Args:
         collective: What the function performs; None for a transfer.
-        own: Variables of the function.
         around: Variables of torch's wrapper around it, which still hold the caller's arguments.
         caller: Variables of the function that has called it.
     """
@@ -285,9 +281,6 @@ def is_in_ddp(frames: Sequence[Frame]) -> bool:
 
     The broadcast of buffers and the exchange of shapes are begun by DDP's C++ code. An operation of
     the user's own module is not DDP's, although DDP has called the module.
-
-    Args:
-        frames: From the operation on outwards.
     """
     end, function = BACKWARD
     return any(

@@ -152,7 +152,6 @@ class Placed:
     """The collectives of one group, as operations of ranks.
 
     Attributes:
-        key: The group.
         operations: The collective that each rank waits in.
         entered: By rank, the number of the last collective that it has entered.
         silent: Members of which no line says how far they have come.

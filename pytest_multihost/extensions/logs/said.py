@@ -60,7 +60,6 @@ class Absent:
     """A runtime says which ranks have not come to a barrier.
 
     Attributes:
-        barrier: Its name and id.
         waiting: Ranks that are known to wait there.
         size: How many ranks it is for; None if unknown.
     """
@@ -93,8 +92,6 @@ class Raised:
 
     Attributes:
         stream: What tells the writer of the line from others, where no rank is known.
-        frames: Innermost first.
-        text: The traceback.
         order: Its place among all lines that were read.
         went_on: Whether the same rank printed more afterwards than a process does that ends.
         causes: The exceptions that it was raised from or while handling, one line each.
@@ -143,7 +140,6 @@ class Standing:
     Attributes:
         process: The id of the process, or what the tool calls it; None if it is not said.
         tool: The tool: "py-spy", "faulthandler", "gdb", "pystack".
-        frames: Innermost first.
     """
 
     at: str

@@ -33,7 +33,6 @@ class Source:
 
     Attributes:
         path: The file; None for standard input.
-        name: Its name in the report.
         rank: The rank that wrote it, if its name says so.
         attempt: Which start of the job by torchrun it belongs to.
     """

@@ -111,9 +111,6 @@ def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
 
     The hosts of a group are cut off from the same hosts, in the same directions, and have no other
     disturbance. The largest group comes first.
-
-    Args:
-        count: Number of hosts.
     """
     found: dict[object, list[int]] = {}
     for host in range(count):

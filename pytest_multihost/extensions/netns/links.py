@@ -74,7 +74,6 @@ class Links:
         Args:
             name: Name of the end in the bridge.
             index: Index of the end in the bridge.
-            bridge: Index of the bridge.
             peer: Name of the peer; its index is `ETHERNET`.
             namespace: File descriptor of the peer's network namespace.
         """
@@ -139,7 +138,6 @@ def reset_connections(table: socket.socket, remote: Container[str]) -> None:
 
     Args:
         table: A socket from `netlink.open_sock_diag` in the namespace.
-        remote: The addresses.
 
     Raises:
         OSError: The kernel lacks CONFIG_INET_DIAG_DESTROY.

@@ -65,7 +65,6 @@ class ChildFailed:
     """The child's work has failed.
 
     Attributes:
-        error: The error's text.
         step: The step that the kernel has refused, such as "make a network namespace"; empty for
             another kind of failure.
         errno: The number of the kernel's error.
@@ -107,7 +106,6 @@ def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> Non
 
     Args:
         folder: Has the files that replace those in /etc on the hosts.
-        connection: Where the packets are sent.
     """
     try:
         user = _gain_privileges()
@@ -360,7 +358,6 @@ def remedy(number: int, read: Callable[[str], str]) -> str:
     """Return the remedy for an error of the kernel.
 
     Args:
-        number: The error's number.
         read: Reads files of /proc and of the root directory.
     """
     if number in _ABSENT:

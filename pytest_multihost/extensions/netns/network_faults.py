@@ -84,7 +84,6 @@ class _HostAccess:
     """Access to one host from outside its namespace.
 
     Attributes:
-        ethernet: The host's Ethernet address.
         table: A socket that reads the host's socket tables.
         orphan_retries: A file descriptor of the host's sysctl tcp_orphan_retries, see tcp(7).
     """
@@ -101,9 +100,7 @@ class _Network:
     """The present state of the network.
 
     Attributes:
-        relay: Relays frames between bridges.
         plugged: The bridge that each host's cable is plugged into; 0 is none.
-        bridges: The indices of existing bridges.
     """
 
     hosts: Sequence[_HostAccess]

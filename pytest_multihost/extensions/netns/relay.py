@@ -68,8 +68,6 @@ class Relay:
 
     Attributes:
         cables: The names of the hosts' cables in the bridge's namespace, in order.
-        hosts: The hosts by Ethernet address.
-        uplinks: The hosts' uplinks, in order.
         routes: For each sender, the hosts to which its frames are relayed.
     """
 

@@ -46,7 +46,6 @@ class StoreRule:
     Attributes:
         key: A glob for the path, which is ``/bucket/key``; ``*`` also matches slashes.
         methods: HTTP methods to match, such as ``("GET",)``; empty for all.
-        seconds: Delay of each answer.
         bytes_per_s: Data rate of bodies, in and out, that all clients share; None for no limit.
         status: An HTTP status of 400 to 599 instead of the answer, or "reset", which resets the
             connection. None for the answer itself.
@@ -81,7 +80,6 @@ class StoreCount:
     """The counters of a rule.
 
     Attributes:
-        matched: Number of requests that match.
         struck: Number of requests to which the rule was applied.
         bytes: Number of bytes in the bodies of these.
         first_ns: When the rule was first applied, on CLOCK_MONOTONIC; 0 if it was not yet.

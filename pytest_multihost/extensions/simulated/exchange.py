@@ -215,7 +215,6 @@ class Exchange:
 
         Args:
             waits: The open operations that a rank's threads wait for, by rank.
-            size: Ranks of the world.
         """
         missing = self._missing(size)
         stuck = {

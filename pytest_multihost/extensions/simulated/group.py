@@ -115,7 +115,6 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         Args:
             store: The store in which the members meet.
             rank: This rank's number in the group.
-            size: How many members it has.
         """
         super().__init__(rank, size)
         given = timeout or getattr(options, "_timeout", None) or dist.default_pg_timeout

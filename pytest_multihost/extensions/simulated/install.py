@@ -32,7 +32,6 @@ def install(*, size: int, folder: Path | None, nccl_has_timeouts: bool = False) 
     Programs then ask for "gloo" or "nccl", and get a simulated group.
 
     Args:
-        size: Ranks of the world.
         folder: Where to write the program's first device mesh; None: nowhere.
         nccl_has_timeouts: Whether NCCL's groups have the timeout that torch gives them.
     """

@@ -40,7 +40,6 @@ class Launch:
     """One operation of one rank.
 
     Attributes:
-        rank: Its rank in the world.
         number: Identifies the launch among those of the rank.
         group: The key of its group; the same on all members.
         member: The rank's number in the group.
@@ -49,10 +48,8 @@ class Launch:
         sequence: Which operation of the group; for transfers: with this peer, direction and tag.
         root: The number of the root in the group, or of the peer of a transfer. None: there is
             none, or the message may come from any member.
-        tag: The tag of a transfer.
         peer: The other rank of a communicator of two ranks, in the world.
         reduction: How elements are combined, such as "sum".
-        blobs: What the rank sends.
         stream: The operations of a rank with the same stream run one after the other, in the order
             in which they are launched; empty: it waits for no other operation.
     """

@@ -85,8 +85,6 @@ class Threads:
     """How many threads a rank has.
 
     Attributes:
-        alive: Python's threads of the test.
-        own: The harness's own threads.
         has_timer: Whether a signal may interrupt the rank: of a timer, of a child that ends, or one
             that a child may send.
     """
@@ -200,7 +198,6 @@ class Link:
         """Wait until launches have ended; return why they have not, empty if they have.
 
         Args:
-            timeout_s: How long at most.
             may_return: Whether to return as soon as no other rank can go on.
         """
         return self._wait(tuple(numbers), timeout_s, may_return=may_return)

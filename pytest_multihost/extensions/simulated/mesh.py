@@ -22,7 +22,6 @@ class Mesh:
 
     Attributes:
         names: Of its dimensions, the outermost first.
-        shape: Their sizes.
         ranks: The ranks in the order of their coordinates.
     """
 

@@ -32,7 +32,6 @@ def to_split_blob(tensor: Tensor, counts: Sequence[int], parts: int) -> Blob:
 
     Args:
         counts: The rows for each member; empty: equally many for each of them.
-        parts: How many members there are.
     """
     blob = to_blob(tensor)
     if not counts or blob.data is None:

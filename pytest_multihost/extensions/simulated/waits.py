@@ -32,9 +32,7 @@ class Wait:
         numbers: The rank's launches that have not ended.
         request: The request to a store that waits for a key; None: it waits for launches.
         may_return: Whether it need not wait if no other rank can go on.
-        expires_s: When its timeout strikes.
         error: Why it has ended without what it waited for; empty: it has not.
-        is_over: Whether it has ended.
     """
 
     rank: int
@@ -55,7 +53,6 @@ class _Ended:
 
     Attributes:
         below: All with a smaller number have ended.
-        others: Those with another number.
         untold: The ends that the rank does not know yet.
     """
 
@@ -96,7 +93,6 @@ class Waits:
     """The state of all ranks.
 
     Attributes:
-        size: Ranks of the world.
         places: How many ranks may run at a time.
         ready: Threads that may go on, in the order in which they became ready.
     """

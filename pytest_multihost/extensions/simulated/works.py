@@ -51,9 +51,6 @@ class SimulatedWork(Work):  # type: ignore[misc]
         """Make the handle of an operation.
 
         Args:
-            take: Called with its end.
-            outputs: The tensors that it fills.
-            timeout_s: The timeout of its group.
             on_timeout: Called when the timeout has struck; None: the wait only raises an error.
         """
         super().__init__()

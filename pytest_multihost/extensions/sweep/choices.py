@@ -84,8 +84,6 @@ class UndisturbedRun:
     Attributes:
         points: The points that each rank passed, in order.
         roles: The ranks of each role; the role of rank 0 is first.
-        size: The number of ranks.
-        sharing: The files that ranks share.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
         local: The decisions that ranks take from what they alone see.

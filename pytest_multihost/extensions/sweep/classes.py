@@ -33,7 +33,6 @@ class Site:
     """The common part of all points of one line, without their number and span.
 
     Attributes:
-        call: The call on a file.
         line: File and line of the user's code; None if none is on the stack.
         name: The point's name without numbers; empty if the line is enough.
     """

@@ -27,7 +27,6 @@ class LockHolders:
     """The points that only one rank passes after it has tried to take a lock.
 
     Attributes:
-        size: The number of ranks.
         alone: The rank of each such point, by name and call.
     """
 
@@ -48,7 +47,6 @@ def lock_holders_of(points: Records, size: int) -> LockHolders:
 
     Args:
         points: The points that each rank passed, in order.
-        size: The number of ranks.
     """
     ranks_of: dict[_Named, set[int]] = {}
     for rank, passed in points.items():

@@ -10,11 +10,7 @@ from pytest_multihost.extensions.sweep.result import DisturbedRun
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """A pattern that removes a kind of weakness.
-
-    Attributes:
-        anchor: The pattern's section of docs/mending.md.
-    """
+    """A pattern that removes a kind of weakness."""
 
     anchor: str
     advice: str

@@ -54,7 +54,6 @@ class Clash:
     """The first collectives of a group, in one place, that cannot match.
 
     Attributes:
-        group: The ranks of the group.
         ordinal: How many groups of these ranks were made before.
         sequence: The place among the group's collectives; 1 is the first.
         at_s: When the first rank entered it, on the monotonic clock.
@@ -185,7 +184,6 @@ def read_clashes(scratch: Path, size: int) -> tuple[Clash, ...]:
 
     Args:
         scratch: The world's own directory, with the slot pages of its ranks.
-        size: The number of ranks.
     """
     pages = {rank: slots_path(scratch, rank) for rank in range(size)}
     histories = [each for rank, page in pages.items() for each in read_histories(page, rank=rank)]

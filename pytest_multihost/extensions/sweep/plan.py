@@ -36,7 +36,6 @@ def plan_sweep(
     Args:
         points: The points that each rank passed in the undisturbed run, in order.
         families: The names of the families to plan.
-        size: The number of ranks.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
         local: The decisions that ranks take from what they alone see.

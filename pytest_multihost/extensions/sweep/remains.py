@@ -27,7 +27,6 @@ class Remains:
     """What a world has left behind.
 
     Attributes:
-        clashes: Collectives that cannot match.
         said: What its ranks have printed, logged or warned; None if that is too much.
         files: What they have saved in the folder that they share.
     """
@@ -64,7 +63,6 @@ def read_remains(
 
     Args:
         directory: The folder with the logs of the ranks.
-        scratch: The world's own directory.
         usual: What the undisturbed run has left; None if this is that run.
     """
     has_ended = result.ending == "self"

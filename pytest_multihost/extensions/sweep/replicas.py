@@ -43,7 +43,6 @@ class _Replica:
 
     Attributes:
         parameters: The registries of parameters, by the names of their modules.
-        buffers: The registries of buffers.
         ignored: The names of tensors that ranks need not have alike.
     """
 

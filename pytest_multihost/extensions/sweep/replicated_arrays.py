@@ -50,7 +50,6 @@ class _Made:
     Attributes:
         what: What it is, before the words for its line.
         nth: How many others were noted at its line before.
-        frame: Its line.
     """
 
     what: str

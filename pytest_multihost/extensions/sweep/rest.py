@@ -25,8 +25,6 @@ def order_rest(
 
     Args:
         rest: The disturbances without a run, in the plan's order.
-        runs: The finished runs.
-        running: The disturbances that run now.
     """
     weak = [each.disturbance for each in runs if each.outcome in WEAK]
     known = _Known(runs, running)

@@ -72,7 +72,6 @@ class SweepPlan:
     """The disturbances of a sweep, the likeliest to show a weakness first.
 
     Attributes:
-        roles: The ranks of each role.
         point_count: The number of points passed by all ranks together.
         disturbances: Run in this order, as long as the budget lasts.
         brute_force: The number of runs for all faults at all points of all ranks.
@@ -107,7 +106,6 @@ class DisturbedRun:
             if no rank was held.
         detected_by: The evidence that the world hangs; None if it does not.
         is_proven: Whether the run proves that no rank could go on, however slow the machine was.
-        seconds: Duration of the run.
         token: The value of --multihost-replay that repeats the run.
         directory: The folder of its artifacts, relative to the artifacts directory; None if they
             are not kept.

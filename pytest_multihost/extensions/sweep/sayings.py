@@ -30,11 +30,7 @@ _MAX_BYTES, _MAX_LINE = 1 << 20, 200
 
 
 def read_logs(directory: Path, size: int) -> dict[int, str]:
-    """Return the last megabyte of each rank's log; empty for a log that cannot be read.
-
-    Args:
-        directory: The folder with the logs.
-    """
+    """Return the last megabyte of each rank's log; empty for a log that cannot be read."""
     return {rank: _tail(directory / f"rank-{rank}.log") for rank in range(size)}
 
 
@@ -87,7 +83,6 @@ def first_saying(logs: Mapping[int, str], usual: Collection[str]) -> str:
     """Return the first severe line that an undisturbed run did not have; empty without one.
 
     Args:
-        logs: The log of each rank.
         usual: The severe lines of the undisturbed run.
     """
     new = (line for line in _severe(logs.values()) if _shape(line) not in usual)

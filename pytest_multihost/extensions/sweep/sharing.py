@@ -84,7 +84,6 @@ class Sharing:
     """The files and folders that ranks use.
 
     Attributes:
-        at: The accesses to each path.
         inside: For each folder, the accesses to its direct entries.
         below: For each folder, the accesses to entries at any depth.
         made: The folders that ranks make, each as rank, line and path.
@@ -259,9 +258,6 @@ def _compared(
     """Return the changes of files whose times a rank may compare, for each of these files.
 
     A rank may compare what it asks of several files at one line, such as which is the newest.
-
-    Args:
-        at: The accesses to each path.
     """
     asked: dict[tuple[int, str, int], set[str]] = {}
     for rank, passed in points.items():

@@ -27,7 +27,6 @@ def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int) -> str:
     """Return sweeps as Markdown; empty if there are none.
 
     Args:
-        results: One for each test.
         max_bytes: The maximum size; parts that do not fit are skipped, and a note replaces them.
     """
     if not results:

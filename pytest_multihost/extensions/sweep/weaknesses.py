@@ -26,12 +26,7 @@ Counts = tuple[int, int]
 def find_weaknesses(
     runs: Sequence[DisturbedRun], repeats: Sequence[DisturbedRun] = ()
 ) -> tuple[Weakness, ...]:
-    """Return one weakness for each culprit line, waiting line and operation.
-
-    Args:
-        runs: One run of each disturbance.
-        repeats: Further runs of some disturbances.
-    """
+    """Return one weakness for each culprit line, waiting line and operation."""
 
     def counted(run: DisturbedRun) -> Counts:
         again = [each for each in repeats if each.disturbance == run.disturbance]
@@ -65,9 +60,6 @@ def _witness(mildest: Sequence[int], counts: Mapping[int, Counts]) -> int:
     """Return the witness: the mildest run whose repeats all showed the weakness again.
 
     If none of the first `MOST_WITNESSES` runs is steady, the witness is the steadiest of them.
-
-    Args:
-        mildest: The runs, the mildest first.
     """
     tried = mildest[:MOST_WITNESSES]
     steady = [each for each in tried if counts[each][0] == counts[each][1]]

@@ -24,7 +24,6 @@ class LentTerminal:
     """A terminal as it was before ranks could use it.
 
     Attributes:
-        path: Its device file.
         attributes: Its settings, as `termios` has them.
         group: The process group of the controller.
     """
@@ -35,12 +34,7 @@ class LentTerminal:
 
     @classmethod
     def saved(cls, path: str, controller: int) -> LentTerminal | None:
-        """Return the terminal with its present settings; None if they cannot be read.
-
-        Args:
-            path: Its device file.
-            controller: The process that lends it.
-        """
+        """Return the terminal with its present settings; None if they cannot be read."""
         with contextlib.suppress(OSError, termios.error), _opened(path) as descriptor:
             return cls(path, termios.tcgetattr(descriptor), os.getpgid(controller))
         return None

@@ -122,7 +122,6 @@ class RankProcesses:
     after that, because a child that the rank has forked holds a copy.
 
     Attributes:
-        selector: Reports when a rank ends.
         spared: Children of this process that are not ranks and outlive the world.
     """
 

@@ -89,14 +89,12 @@ class _Server:
     """State of the server: the running world's processes, its ports and its services.
 
     Attributes:
-        controller: The controller's pidfd.
         selector: Holds all descriptors that the loop waits for.
         ports: Sockets that hold the world's ports.
         parts: The parts of the world's services in this process, by the services' names.
         clones: Servers that were forked from this one, by pidfd.
         forks: How many ranks it has forked; a clone counts as enough of them to prepare for many.
         has_quit: Whether the controller has asked the server to end.
-        lender: Process id of the controller.
         terminal: Its terminal, if a rank may have borrowed that.
     """
 
@@ -132,7 +130,6 @@ def serve(
 
     Args:
         control: The server's end of the control connection.
-        run_rank: A forked rank's main function.
         controller: Process id of the controller, the parent.
         scratch: A directory of the controller, removed if the controller is killed; empty: none.
         finish: What else to do when all ranks have ended.

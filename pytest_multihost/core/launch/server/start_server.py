@@ -96,8 +96,6 @@ class ServerProgram:
     Attributes:
         code: The code to run, as for ``python -c``.
         job: Its job, without the descriptor of its control connection.
-        environment: Its whole environment.
-        log: Where its output goes.
         keeps_input: Whether it has this process's standard input, for rank 0.
     """
 

@@ -57,7 +57,6 @@ class ServerWorld:
 
     Attributes:
         server: The server that has started them.
-        streams: Their connections by rank.
         forked: The server's answer to the request to fork them.
         socket_tables: Sockets that read the socket tables of the ranks' network namespaces, except
             the controller's own, by the namespaces' names.

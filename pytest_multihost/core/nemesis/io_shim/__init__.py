@@ -274,11 +274,7 @@ class IoPage:
         )
 
     def note(self, number: int, now_ns: int) -> None:
-        """Count a call that a rule was applied to without the shim.
-
-        Args:
-            now_ns: CLOCK_MONOTONIC.
-        """
+        """Count a call that a rule was applied to without the shim."""
         rule = self._page.rules[number]
         rule.struck += 1
         rule.first_ns = rule.first_ns or now_ns

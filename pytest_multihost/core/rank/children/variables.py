@@ -18,9 +18,6 @@ def child_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, s
     """Return the variables by which interpreters that a rank starts find `sitecustomize`.
 
     A world without roles has none.
-
-    Args:
-        inherited: The environment so far.
     """
     if spec.role is None:
         return {}

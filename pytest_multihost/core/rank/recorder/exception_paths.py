@@ -31,7 +31,6 @@ def fails_test(frame: FrameType | None, runtime: str = "") -> bool:
     programs that pytest does not call.
 
     Args:
-        frame: The innermost frame.
         runtime: Directory of the runtime, whose own functions raise again what they handle.
     """
     own = (_OWN, runtime) if runtime else (_OWN,)

@@ -41,7 +41,6 @@ class _Tries:
         lock: None if the last try for it succeeded.
         record: Its record in the slot page.
         began_ns: When the record began. If the record now has another start, it was reused.
-        number: How many tries have failed.
     """
 
     recorder: Recorder

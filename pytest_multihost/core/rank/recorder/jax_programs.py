@@ -93,10 +93,6 @@ class JaxPrograms:
         """Return what is known of a program; None if it has no collectives with other processes.
 
         Also None if this version of jax or the program does not tell.
-
-        Args:
-            started: What starts it.
-            own: This process.
         """
         if started not in self._known:
             found = None
@@ -108,9 +104,6 @@ class JaxPrograms:
     @contextmanager
     def running(self, record: int, group: int) -> Iterator[Callable[[Iterable[JaxObject]], None]]:
         """Record that this thread runs the program of a record, which it has begun.
-
-        Args:
-            group: Number of its group.
 
         Yields:
             A function that takes the results of the start.

@@ -140,7 +140,6 @@ class Recorder:
             scope: The scope of its group; see `Operation`.
             sequence: Its number among similar operations; 0: the group's next collective.
             peer: The other rank of a transfer.
-            detail: Further information for the user.
             timeout_s: The timeout that the caller has set for it.
 
         Raises:

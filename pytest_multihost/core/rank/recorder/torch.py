@@ -315,12 +315,7 @@ class GroupCreationRecorder:
             self.flight.start()
 
     def _creation(self, where: str, size: int | None) -> Scope:
-        """Return the scope of the creation of a group of other processes than this world's ranks.
-
-        Args:
-            where: Where they meet; empty: unknown.
-            size: How many they are.
-        """
+        """Return the scope in which a group of other processes than this world's ranks is made."""
         if where:
             self._sizes[where] = size or 0
         return creation_scope(where or f"rank {self.recorder.rank}")

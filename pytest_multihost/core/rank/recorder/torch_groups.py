@@ -63,10 +63,8 @@ class Group:
         """Prepare an operation, once.
 
         Args:
-            name: torch's name for it.
             kind: Determines which ranks must act for it to end.
             other: The number in the group of a collective's root or a transfer's peer; -1: none.
-            tag: The tag of a transfer.
         """
         page, number = self.recorder.page, self.recorder.page.group(*self.key)
         rank = self.members[other] if other >= 0 else -1

@@ -203,8 +203,6 @@ class ThreadState:
     Attributes:
         work: Address of the work of its last synchronous call, for which the caller waits at once;
             0: none.
-        record: That call's record.
-        group: That call's group.
         coalesced: Records of the calls of a coalesced batch; None: there is no batch.
         gpu: The number of the GPU on which that call, or the batch, runs; None: on none.
         is_in_batch: Whether the thread is in `batch_isend_irecv`.
@@ -230,7 +228,6 @@ class AsyncWork(weakref.ref[Work]):
 
     Attributes:
         records: Its records; several for a coalesced batch.
-        address: The address of its work.
         launched_ns: When the call that launched it returned.
         stream: Identifies the operations that run one after the other with this one; None: none.
         gpu: The number of the GPU on which it runs; None: on none.

@@ -154,7 +154,6 @@ def run_page(
     """Return the page of a run: every test that ran as a world, tests that did not pass first.
 
     Args:
-        verdicts: The lines of its verdicts.jsonl.
         pages: Folders of attempts that have a page.
         parts: For each verdict, the extensions' parts of its row; empty if there are none.
     """

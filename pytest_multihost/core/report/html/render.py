@@ -70,7 +70,6 @@ def render(
         scripts: Names of the script files, in order.
         folder: An extension's folder with its own `templates` and `assets`; the page also gets all
             style sheets there.
-        values: The values for the template.
     """
     assets = [_ASSETS] if folder is None else [folder / "assets", _ASSETS]
     own = sorted(assets[0].glob("*.css")) if folder is not None else []
@@ -87,7 +86,6 @@ def render_part(folder: Path, template: str, **values: object) -> str:
     Args:
         folder: An extension's folder, with the template in `templates`.
         template: The file's name; the template can import the macros of ``macros.html.j2``.
-        values: The values for the template.
     """
     import markupsafe
 

@@ -58,7 +58,6 @@ class PageModel:
     """The data of the page of one attempt of one test.
 
     Attributes:
-        verdict: The content of verdict.json.
         logs: The output of each rank, cut to a readable size.
         source_lines: Numbered lines around the culprit's place.
         files: Names of the files beside the page.
@@ -121,7 +120,6 @@ class RankGroup:
     Attributes:
         role: Without a diagnosis, the headline rank counts as the culprit.
         state: A few words, such as ``waiting`` or ``killed as planned``.
-        doing: Details of the state.
     """
 
     ranks: tuple[int, ...]

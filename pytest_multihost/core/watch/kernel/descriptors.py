@@ -65,8 +65,6 @@ class Tables:
         harness: The harness's own processes around the ranks.
         tcp: Sockets by inode, as far as they have one.
         by_endpoints: All TCP sockets by both ends.
-        udp: Sockets by inode.
-        unix: Sockets by inode.
         unread: Names of tables that could not be read.
     """
 

@@ -21,8 +21,6 @@ def find_family(
     Ranks come first.
 
     Args:
-        stats: All processes of this machine.
-        ranks: Process id of each rank.
         is_same: Returns whether a process id still belongs to the rank.
         harness: The harness's own processes around the ranks.
     """

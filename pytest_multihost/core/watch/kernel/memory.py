@@ -23,8 +23,6 @@ class MemoryMapping:
     """One line of /proc/PID/maps.
 
     Attributes:
-        start: Its first address.
-        end: The address after its last.
         flags: ``r``, ``w``, ``x``, and ``s`` for shared or ``p`` for private.
         device: The file's device, as it is written there.
         path: The file's path, a name in brackets, or empty for anonymous memory.

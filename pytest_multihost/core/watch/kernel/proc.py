@@ -56,7 +56,6 @@ class ProcReader:
     """Takes snapshots of the processes of one world.
 
     Attributes:
-        ranks: Process id of each rank.
         harness: The harness's own processes around the ranks.
         time: The source of the world's time.
     """

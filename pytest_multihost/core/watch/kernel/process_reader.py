@@ -50,7 +50,6 @@ class ProcessReader:
     """Reads one process during one snapshot; its memory must be closed.
 
     Attributes:
-        at_s: When the snapshot began.
         since: Returns the earliest time at which a thread's wait can have begun, and whether the
             wait is new since the last snapshot.
         harness: The harness's own processes around the ranks.

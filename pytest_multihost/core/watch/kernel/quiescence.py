@@ -88,7 +88,6 @@ class Quiescence:
     """Decides for one world, as often as needed, whether it is quiescent.
 
     Attributes:
-        ranks: Process id of each rank.
         harness: The harness's own processes, which are not part of the world.
     """
 

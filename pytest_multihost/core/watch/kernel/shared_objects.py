@@ -60,11 +60,7 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class SharedObjects:
-    """Reads what the processes of this machine share.
-
-    Attributes:
-        pids: The processes of the world.
-    """
+    """Reads what the processes of this machine share."""
 
     pids: Collection[int]
 
@@ -153,8 +149,6 @@ def holders_by_descriptors(pid: int, fd: int, address: int) -> tuple[int, ...]:
     line for each lock of a descriptor.
 
     Args:
-        pid: The process that waits.
-        fd: Its descriptor of the file.
         address: Of the ``struct flock`` with the lock that it waits for; 0: flock(2) waits.
     """
     file = link(f"/proc/{pid}/fd/{fd}")

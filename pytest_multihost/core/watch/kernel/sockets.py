@@ -62,7 +62,6 @@ class Inet:
         endpoints: Its own address, and that of its peer.
         queues: Bytes to be read, and to be acknowledged.
         bytes_moved: Bytes in both directions; 0 if the kernel does not report them.
-        space: Name of its network namespace.
         asks_for_room: Whether the kernel only probes at intervals whether the peer has room.
         retransmits: How often it has sent the same data again without an acknowledgement.
         sent: Bytes that its process has written so far; None if the kernel does not report them.
@@ -122,7 +121,6 @@ class Unix:
         peer: The peer's inode; 0 if the peer has none yet; None if there is no peer.
         name: Its path; empty if it has none. An abstract name, which is not in the file system but
             in a network namespace, begins with a null character.
-        space: Name of its network namespace.
     """
 
     inode: int
@@ -139,7 +137,6 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
     Both ends of such a socket were closed, and a machine that has run worlds has thousands of them.
 
     Args:
-        protocol: The protocol's number.
         table: Reads the tables of the namespace; None: of this process's namespace.
 
     Raises:
@@ -206,9 +203,6 @@ def _ends(message: bytes) -> tuple[bytes, bytes]:
 
 def unix_sockets(table: Table | None = None, space: str = "") -> list[Unix]:
     """Return all unix sockets of a network namespace; without a table, of this process's.
-
-    Args:
-        space: Name of the namespace.
 
     Raises:
         OSError: The kernel refuses.

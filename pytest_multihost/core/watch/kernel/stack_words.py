@@ -31,7 +31,6 @@ class StackWords:
     """The functions that the words of a thread's stack name.
 
     Attributes:
-        thread: Its native id.
         is_in_runtime: Whether it waits in code of torch or jax.
         symbols: Functions of torch or jax on its stack, innermost first.
     """

@@ -13,7 +13,6 @@ class TimeSource:
     """The source of a world's time: by default the machine's monotonic clock.
 
     Attributes:
-        now: Returns the time in seconds.
         ends: Returns the end of timed waits, by thread, if the arguments of their system calls do
             not show it because these use the machine's clock.
         threads: Names of threads in ranks that only serve this source.

@@ -234,12 +234,7 @@ _NO_LINE, _LONG, _NO_COLUMNS, _ONE_LINE = 15, 14, 13, 10
 
 
 def line_at(table: bytes, first: int, offset: int) -> int:
-    """Return the line of the instruction at an offset, by a code object's table; 0: it has none.
-
-    Args:
-        first: The code's first line.
-        offset: In bytes.
-    """
+    """Return the line of the instruction at an offset, by a code object's table; 0: it has none."""
     line, begin = first, 0
     starts = [at for at, byte in enumerate(table) if byte & 128]
     for at, after in zip(starts, [*starts[1:], len(table)], strict=True):

@@ -59,7 +59,6 @@ def probe_unclear_ranks(
 
     Args:
         ranks: All ranks, as shallow and deep snapshots show them.
-        kernel: The last deep snapshot.
         pids: Process ids of the ranks that may be read.
         flight: The requests to the ranks that may answer.
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.

@@ -86,7 +86,6 @@ def dump_stacks(
     writes the stacks, or py-spy reads them. Only without both is it asked like the others.
 
     Args:
-        directory: Directory of the answers.
         last: The last snapshot of each rank. A rank whose main thread waits for a lock is asked for
             that; it runs Python signal handlers meanwhile. So does one that computes in Python
             code; one that computes in native code while it holds the GIL does not, and is deaf.
@@ -242,11 +241,7 @@ def _read_children(text: str, *, rank: int) -> tuple[ChildStack, ...]:
 def request_dump(
     world: RunningWorld, ranks: Iterable[int], directory: Path, kind: DumpKind
 ) -> dict[int, Path]:
-    """Have ranks write a kind of dump, wait for them, and return their files.
-
-    Args:
-        directory: Directory of the files.
-    """
+    """Have ranks write a kind of dump, wait for them, and return their files."""
     files = _answer_files(ranks, directory, kind)
     _ask(world, files, kind, _BUDGETS_S.get(kind, BUDGET_S))
     return files

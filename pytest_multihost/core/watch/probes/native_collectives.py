@@ -19,12 +19,7 @@ _MOST = 256
 def native_collectives(
     recorded: Iterable[History], flight: Iterable[History]
 ) -> tuple[Operations, ...]:
-    """Return the collectives of each rank that only its flight recorder has.
-
-    Args:
-        recorded: Histories from slot pages.
-        flight: Histories from torch's flight recorders.
-    """
+    """Return the collectives of each rank that only its flight recorder has."""
     by_python = {
         (each.rank, *each.group[:2]): each.times_s for each in recorded if not each.group[2].kind
     }

@@ -116,7 +116,6 @@ def native_threads(
         pids: Process id of each rank to read. Ranks of jax cost 0.15 CPU seconds for the symbols of
             its library, and 0.05 for each rank.
         budget_s: Seconds for each process; the sum is the budget of all.
-        reader: May have been started before.
     """
     states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
     reasons = {rank: _WHY_NOT[state] for rank, state in states.items() if state in _WHY_NOT}

@@ -22,7 +22,6 @@ def probe_partings(
     """Return the partings of the ranks of each group, and the collectives that C++ code has called.
 
     Args:
-        size: Number of ranks.
         flight: The requests to the ranks that may answer.
     """
     recorded = [

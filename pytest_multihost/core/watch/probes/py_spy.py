@@ -44,7 +44,6 @@ class SpiedThread:
         tid: Its native id; 0 if it is not known.
         handle: The address of libc's descriptor of it (pthread_self(3)); 0 if it is not known.
         name: Empty if py-spy does not know it.
-        frames: Its frames, innermost first.
         values: For each frame the values of its local variables by name, as text; empty if they
             were not requested.
     """
@@ -125,9 +124,6 @@ def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
     """Return the threads of processes with their variables, and why some could not be read.
 
     If reading variables fails, as it may while a thread runs, only the stacks are read.
-
-    Args:
-        pids: Process id of each rank.
     """
     command = py_spy_command()
     if not command:

@@ -42,7 +42,6 @@ def ids_by_handle(
     """Return the id of each thread by the address of its descriptor; empty if it is not known.
 
     Args:
-        handles: The addresses.
         by_own_id: The ids of all threads of the process by the ids that the process itself sees.
     """
     at = _TID_AT.get(os.uname().machine)

@@ -56,10 +56,7 @@ class Admission:
     """Admits connections as peers, in rank 0's process.
 
     Attributes:
-        peers: The authenticated peers, by rank.
         membership: Rank 0's membership, with the number of processes.
-        refusals: The number of refused connections.
-        refused: Descriptions of the first few.
     """
 
     def __init__(self, membership: Membership, secret: bytes) -> None:
@@ -91,7 +88,6 @@ class Admission:
         """Send a challenge to the process at the other end of a connection.
 
         Args:
-            address: The other end, for messages.
             within_s: How long the process may take to answer.
             rank: The only rank that it may have; None: any.
         """

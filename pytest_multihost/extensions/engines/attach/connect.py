@@ -274,7 +274,6 @@ def hello_at(
     """Return this process's description of itself.
 
     Args:
-        address: Its address for other machines.
         tests: The collected tests, see `PeerHello`.
         problems: Why this process cannot take part.
     """

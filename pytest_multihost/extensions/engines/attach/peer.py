@@ -222,9 +222,6 @@ class Peer:
     def reading(self, what: str) -> Iterator[None]:
         """Drop the connection if the block cannot read what the peer has sent.
 
-        Args:
-            what: What the block reads.
-
         Raises:
             LaunchError: The peer sent what cannot be read.
         """

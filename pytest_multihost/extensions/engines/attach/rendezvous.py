@@ -310,8 +310,6 @@ class Handshake:
     """The values that both sides of one connection know.
 
     Attributes:
-        challenge: The controller's number.
-        answer: The peer's number.
         rank: The rank that the peer claims.
         size: The number of processes according to the peer's launcher.
     """

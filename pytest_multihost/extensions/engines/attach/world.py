@@ -115,7 +115,6 @@ class AttachLauncher:
 
     Attributes:
         local: Starts the controller's own share of a world.
-        peers: The other processes, by rank.
     """
 
     local: ServerLauncher

@@ -39,7 +39,6 @@ class _Client:
 
     Attributes:
         job: What to start, see `ray_engine.begin_ray`.
-        control: The connection to pytest.
     """
 
     job: Mapping[str, Any]

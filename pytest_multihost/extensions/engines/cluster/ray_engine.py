@@ -40,7 +40,6 @@ class RayNode:
 
     Attributes:
         how: How the peer has ended; empty while it runs.
-        words: Its last lines.
         pid: None: Ray's client carries the bytes of all nodes.
     """
 
@@ -66,8 +65,6 @@ class RayFleet:
     """The nodes of a placement group.
 
     Attributes:
-        client: The process of Ray's client.
-        control: The connection to it.
         errors: The file with its standard error.
     """
 

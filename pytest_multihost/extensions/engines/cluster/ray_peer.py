@@ -34,7 +34,6 @@ class PeerActor:
 
         Args:
             python: The interpreter; None: the one that runs this actor.
-            code: The peer's code.
             in_copy: Whether the working directory is a copy of the project.
         """
         self._process = subprocess.Popen(

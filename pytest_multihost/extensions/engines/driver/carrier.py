@@ -43,10 +43,6 @@ class Carrier:
     def start(cls, nodes: Sequence[socket.socket], beat_s: float) -> Carrier:
         """Start the process, and close the connections that it takes over.
 
-        Args:
-            nodes: The connections to the nodes.
-            beat_s: Time between two heartbeats.
-
         Raises:
             LaunchError: It cannot be started.
         """
@@ -140,7 +136,6 @@ def carry(pairs: Sequence[tuple[socket.socket, socket.socket]], beat_s: float) -
 
     Args:
         pairs: Connections to the driver and to a node.
-        beat_s: Time between two heartbeats.
     """
     lines = [_Line.between(*each) for each in pairs]
     next_s = time.monotonic() + beat_s

@@ -44,11 +44,7 @@ def hosts_of(size: int, peers: Peers) -> tuple[Host, ...]:
 
 @dataclass(frozen=True, slots=True)
 class NodesLauncher:
-    """Starts worlds through the peers.
-
-    Attributes:
-        root: pytest's rootdir in the driver.
-    """
+    """Starts worlds through the peers."""
 
     engine: Engine
     peers: Peers

@@ -28,7 +28,6 @@ class Queue:
     """How to wait for nodes.
 
     Attributes:
-        engine: The engine's name.
         timeout_s: None: no limit.
     """
 

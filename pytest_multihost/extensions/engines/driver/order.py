@@ -28,11 +28,8 @@ class PeerOrder:
         secret: Proves to either side that the other belongs to the run, in hexadecimal digits.
         rank: The peer's number, from 1.
         size: The number of processes, including the driver.
-        engine: The engine's name.
         args: The driver's command line for pytest.
-        directory: Where the driver was started.
         landmarks: Files, relative to that directory, by which the peer recognises the project.
-        environment: Variables to set.
         silent_s: How long the peer waits for a heartbeat.
         path: Entries of `sys.path` to add, relative to the directory.
     """
@@ -63,9 +60,6 @@ def encode_order(order: PeerOrder) -> bytes:
 
 def read_order(descriptor: int, version: str) -> PeerOrder:
     """Read an order, and not a byte more.
-
-    Args:
-        version: This package's own version.
 
     Raises:
         LaunchError: There is none, or it comes from another version.

@@ -39,11 +39,7 @@ _ELSEWHERE = ("192.0.2.1", 9)
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class OrderedPeer:
-    """Makes this run of pytest the peer of a driver.
-
-    Attributes:
-        connection: Leads to the driver.
-    """
+    """Makes this run of pytest the peer of a driver."""
 
     order: PeerOrder
     connection: socket.socket
@@ -79,7 +75,6 @@ def connect_to_driver(
     """Authenticate a connection to the driver, and send this process's hello.
 
     Args:
-        root: pytest's rootdir.
         tests: The collected tests, see `PeerHello`.
         problems: Why this process cannot take part.
 

@@ -67,10 +67,7 @@ def orders_of_run(
     """Return the order of each peer.
 
     Args:
-        settings: The run's settings.
-        engine: The engine's name.
         secret: The run's secret, in hexadecimal digits.
-        count: The number of nodes.
     """
     start = Path(config.invocation_params.dir)
     named = settings.get(CARRY)

@@ -77,8 +77,6 @@ class Driver:
     """The plugin in pytest's own process.
 
     Attributes:
-        fleet: The nodes.
-        folder: The engine's private folder.
         peers: The peers by rank, from 1; none before `take_part`.
     """
 

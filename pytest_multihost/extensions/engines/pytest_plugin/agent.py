@@ -38,7 +38,6 @@ class Agent:
     Attributes:
         process: This process, with its way to the controller.
         outlives_controller: Whether it ends after the controller, with the run's exit status.
-        problems: Errors of the collection.
         peers: None: only the controller has peers.
     """
 
@@ -61,9 +60,6 @@ class Agent:
         """Start ranks for rank 0 until it ends the run, then exit with the same status.
 
         Skips pytest's own end: no plugin of this process may write files that rank 0's writes.
-
-        Args:
-            session: The session, after its collection.
         """
         config = session.config
         settings = config.stash[TALLY].settings

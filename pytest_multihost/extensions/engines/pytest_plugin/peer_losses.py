@@ -19,7 +19,6 @@ class PeerLosses:
     """A plugin of the process that controls peers.
 
     Attributes:
-        peers: The peers by rank.
         lost: A description of each peer that is gone; also why, unless an error says that.
         process: The process that controls them. Ranks that are forked from it have this plugin,
             too, but no connections to peers.

@@ -37,7 +37,6 @@ class _Open:
     """A message whose lines are being read.
 
     Attributes:
-        at: Its first line.
         barrier: The barrier; empty if it is about heartbeats.
         names: Whether the lines that follow are the names of tasks.
         left: How many more lines it may have.

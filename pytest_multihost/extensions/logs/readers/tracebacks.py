@@ -33,7 +33,6 @@ class _Open:
     """A traceback whose end has not been read.
 
     Attributes:
-        lines: Its text.
         found: The exception, once it is known; its text may go on.
         behind: How many lines of the same writer followed.
     """

@@ -29,10 +29,8 @@ class OwnAssertion:
     """An assertion of the test that has failed.
 
     Attributes:
-        at_s: When, on the monotonic clock.
         frame: Its line in the test's function.
         lines: The first and the last line of its statement.
-        text: What pytest says of it.
     """
 
     rank: int
@@ -53,11 +51,6 @@ def assertion_of(
     """Return the assertion of the test with which a rank has failed; None if it failed otherwise.
 
     None also if the assertion may depend on time, or if it is not known that it does not.
-
-    Args:
-        nodeid: The test.
-        root: pytest's rootdir.
-        lines_of: Reads the test's file.
     """
     errors = [each.error for each in (*facts.reports, facts.interrupted) if each and each.error]
     if len(errors) != 1 or not isinstance(facts.failure, ReportMade) or facts.failed_subtests_s:
@@ -119,7 +112,6 @@ def looks_itself(assertion: OwnAssertion, met: Sequence[Meeting], began_s: Seque
 
     Args:
         met: The rank's meetings with the fault.
-        began_s: When the rank began operations.
     """
     before = [each for each in met if each.at_s <= assertion.at_s]
     if not before:

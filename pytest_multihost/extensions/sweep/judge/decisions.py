@@ -27,7 +27,6 @@ class Meeting:
     """A rank's code meets what a fault changes.
 
     Attributes:
-        at_s: When, on the monotonic clock.
         frames: The user's frames, innermost first; at least one.
     """
 
@@ -75,7 +74,6 @@ def handler_of(
 
     Args:
         frames: The user's frames when the error was raised, innermost first.
-        error: Its class.
         lines_of: Reads the files of these frames.
     """
     for frame in frames:

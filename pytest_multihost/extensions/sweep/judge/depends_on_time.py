@@ -39,7 +39,6 @@ def depends_on_time(function: Function, statement: ast.stmt) -> bool:
     """Return whether an assertion may depend on time.
 
     Args:
-        function: The test's function.
         statement: The assertion, a statement of it.
     """
     used, texts = _used(function, statement), _texts(function)
@@ -74,11 +73,7 @@ def _texts(function: Function) -> frozenset[str]:
 
 
 def _is_text(node: ast.AST, texts: Collection[str] = ()) -> bool:
-    """Return whether the value of an expression is certainly a text.
-
-    Args:
-        texts: Names of texts.
-    """
+    """Return whether the value of an expression is certainly a text."""
     if isinstance(node, ast.Name):
         return node.id in texts
     return isinstance(node, ast.JoinedStr) or _called(node) in _TEXTS

@@ -69,7 +69,6 @@ def judge_run(
     Args:
         disturbance: Its fault is the last equal one among the world's faults.
         judged: The world, judged like the world of any test.
-        usual_s: Duration of the undisturbed run.
         usual_differences: Names of the values in which the ranks of the undisturbed run differ.
         found: What is wrong in what the world has left behind.
         directory: The run's folder, relative to the artifacts directory.

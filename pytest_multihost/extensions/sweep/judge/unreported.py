@@ -36,9 +36,7 @@ class Unreported:
 
     Attributes:
         index: The fault's index among the world's faults; None if it has none.
-        rank: The disturbed rank.
         found: What is wrong in what the world has left behind.
-        has_passed: Whether all ranks have passed.
         was_pressed: Whether others polled, or had timeouts of seconds, while the rank was held.
     """
 

@@ -17,12 +17,7 @@ from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, 
 
 @message
 class LanesJob:
-    """The job of the lane parent.
-
-    Attributes:
-        control: Descriptor of the control connection.
-        controller: Process id of the controller.
-    """
+    """The job of the lane parent."""
 
     control: int
     controller: int
@@ -56,11 +51,7 @@ class UseServer:
 
 @message
 class Share:
-    """The ranks of a world that one server starts.
-
-    Attributes:
-        server: Key of the server.
-    """
+    """The ranks of a world that one server starts."""
 
     server: str
     ranks: tuple[int, ...]
@@ -75,7 +66,6 @@ class RunWorld:
         shares: The servers that start the ranks, and which ranks each of them starts.
         spec: The world; the disturbance's fault is its last one.
         patience_s: When to give up, in seconds after the start of the test.
-        usual_s: Duration of the undisturbed run.
         usual_differences: Names of the values in which its ranks differ.
         overwrites: Whether the disturbed file had been written before.
         usual_lines: The severe lines of the logs of its ranks.
@@ -86,8 +76,6 @@ class RunWorld:
         artifacts: The directory to which the paths in answers are relative.
         keep: Where to write the artifacts of a run that shows a weakness; None if not kept.
         permits: The folder of the permits for ranks; None if no permits are needed.
-        permit_count: The number of permits.
-        environment: Versions by package name.
     """
 
     serial: int
@@ -114,11 +102,7 @@ class RunWorld:
 
 @message
 class WorldRun:
-    """A world was run and judged.
-
-    Attributes:
-        serial: The number of the request.
-    """
+    """A world was run and judged."""
 
     serial: int
     run: DisturbedRun
@@ -126,12 +110,7 @@ class WorldRun:
 
 @message
 class WaitMeasured:
-    """A world was run under the model of a launcher.
-
-    Attributes:
-        serial: The number of the request.
-        end: What has ended the wait.
-    """
+    """A world was run under the model of a launcher."""
 
     serial: int
     end: WaitEnd
@@ -139,12 +118,7 @@ class WaitMeasured:
 
 @message
 class WorldLost:
-    """A world could not be run, because the harness broke.
-
-    Attributes:
-        serial: The number of the request.
-        why: The error, as text.
-    """
+    """A world could not be run, because the harness broke."""
 
     serial: int
     why: str

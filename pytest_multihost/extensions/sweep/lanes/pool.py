@@ -59,7 +59,6 @@ class LanePool:
 
     Attributes:
         log: The file in which lanes write errors.
-        environment: The environment of the lanes.
     """
 
     log: Path

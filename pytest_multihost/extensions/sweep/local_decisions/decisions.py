@@ -56,7 +56,6 @@ class OtherResult:
         target: The function, as ``module:function``.
         nth: The number of the call among the rank's calls of the function; for data, the number of
             the draw that ends them.
-        change: How the result is changed.
         value: The value that is returned instead.
         before: Number of operations that the rank had begun before.
         is_later: Whether it is less likely to show something than the function's other ones.
@@ -78,7 +77,6 @@ def other_results(records: RankRecords, *, finds_data: bool = True) -> Sequence[
     Of each function the first and the last call are changed.
 
     Args:
-        records: What each rank has seen.
         finds_data: Whether functions whose names say so return data.
     """
     made = frozenset[str]().union(*(each.made for each in records.values()))
@@ -423,7 +421,6 @@ def local_decisions(records: RankRecords, *, finds_data: bool = True) -> LocalDe
     """Return the decisions that ranks have taken in the undisturbed run.
 
     Args:
-        records: What each rank has seen.
         finds_data: Whether functions whose names say so return data.
     """
     reads = {rank: tuple(_time_reads(each)) for rank, each in records.items()}

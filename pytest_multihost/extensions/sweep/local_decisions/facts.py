@@ -51,7 +51,6 @@ class SeenCall:
         reads: What it read while it ran.
         measured: Digest of the numbers that it read from arrays.
         drawn: Digest of the random numbers that it drew.
-        asked: The files that it used.
         inside: The functions of the user's that call it, and have not returned.
         performed: Number of operations that it performed itself.
         before: Number of operations that the rank had begun before.

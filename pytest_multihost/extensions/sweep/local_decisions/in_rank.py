@@ -218,7 +218,6 @@ class Watch:
 
         Args:
             names: The names of attributes and global variables in the code.
-            space: The global variables.
         """
         thread = self._thread
         thread.is_busy = True

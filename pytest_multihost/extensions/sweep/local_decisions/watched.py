@@ -44,8 +44,6 @@ class Watched:
 
     Attributes:
         target: As ``module:function`` or ``module:Class.method``.
-        owner: The module or class.
-        function: The attribute.
     """
 
     target: str

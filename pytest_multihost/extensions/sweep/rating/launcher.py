@@ -69,9 +69,7 @@ class LauncherModel:
     """The launcher of one world.
 
     Attributes:
-        ends_all: As in its record.
         most_s: The longest real time for the world.
-        real_now: The machine's clock.
     """
 
     ends_all: bool

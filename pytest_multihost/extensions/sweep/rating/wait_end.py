@@ -36,13 +36,7 @@ _TIMEOUTS: Mapping[str, str] = {
 
 
 def wait_end(result: WorldResult, fault: Fault, logs: Mapping[int, str]) -> WaitEnd:
-    """Return what has ended the wait, and how many seconds after the disturbance.
-
-    Args:
-        result: The world.
-        fault: The disturbance's fault.
-        logs: The log of each rank.
-    """
+    """Return what has ended the wait, and how many seconds after the disturbance."""
     record = read_launcher_record(result)
     began_s = disturbed_s(result, fault)
     if began_s is None:

@@ -28,7 +28,6 @@ def rate(run: DisturbedRun, end: WaitEnd | None) -> Rating:
     """Return the rating of a weakness.
 
     Args:
-        run: Its witness.
         end: What ends the wait; None if it was not measured.
     """
     says = run.error or run.said

@@ -15,11 +15,7 @@ from pytest_multihost.extensions.sweep.result import WEAK, SweepResult, Weakness
 
 @dataclass(frozen=True, slots=True)
 class FoundWeakness:
-    """A weakness whose witness has the token.
-
-    Attributes:
-        path: The file of the sweep.
-    """
+    """A weakness whose witness has the token."""
 
     sweep: SweepResult
     weakness: Weakness
@@ -28,9 +24,6 @@ class FoundWeakness:
 
 def find_weakness(token: str, artifacts: Path) -> FoundWeakness:
     """Return the weakness whose witness, or another run that shows it, has a token.
-
-    Args:
-        artifacts: The artifacts directory.
 
     Raises:
         MultihostError: It is no token, or no sweep there has such a weakness.

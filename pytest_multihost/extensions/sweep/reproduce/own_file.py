@@ -45,7 +45,6 @@ def check_own_module(module: str, folders: Iterable[Path], artifacts: Path) -> N
     """Check that a module comes from the project or from an installed package.
 
     Args:
-        module: The module's full name.
         folders: The folders of the project that the script imports from.
 
     Raises:

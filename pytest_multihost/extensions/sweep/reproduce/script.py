@@ -38,7 +38,6 @@ class TestFunction:
     Attributes:
         folder: The folder from which its module is imported.
         call: The expression that calls it, up to the bracket: "test_a.test_save".
-        fixtures: The names of its arguments.
         of_world: The attributes of `world` that its file uses.
     """
 
@@ -118,9 +117,6 @@ def _import_name(path: Path) -> tuple[str, str]:
 
 def make_script(found: FoundWeakness, test: TestFunction, name: str) -> str:
     """Return the script.
-
-    Args:
-        name: The script's file name.
 
     Raises:
         MultihostError: A short script cannot show the weakness.

@@ -63,7 +63,6 @@ class Shim:
     """The lines that disturb one rank.
 
     Attributes:
-        imports: Modules of libraries to import.
         own: The user's module to import before the lines; empty if they need none.
         lines: Lines to run on the disturbed rank, before the test's module is imported.
         is_for_all: Whether the lines run on every rank, and before anything else.

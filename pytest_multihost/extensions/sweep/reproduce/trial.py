@@ -28,9 +28,7 @@ class Trial:
     """A run of a script.
 
     Attributes:
-        output: What its ranks have printed.
         code: Its exit code; None if it had to be ended.
-        seconds: Duration of the run.
     """
 
     output: str

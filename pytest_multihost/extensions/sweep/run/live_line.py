@@ -48,7 +48,6 @@ def sweep_progress(
     """Return "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp" or so.
 
     Args:
-        done: The number of judged disturbances.
         planned: The number of disturbances of the plan.
         weaknesses: The number of weaknesses found so far.
         left_s: Seconds until the plan or the budget ends; None if unknown.

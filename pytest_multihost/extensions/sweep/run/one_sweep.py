@@ -62,7 +62,6 @@ class OneSweep:
     Attributes:
         rest: The disturbances that have not run yet.
         runs: One judged run of each disturbance.
-        repeats: Further runs of witnesses.
         measures: Returns how to measure what ends the wait of a witness, in this order; the first
             that measures it is enough.
         ends: What ends the waits of witnesses, as far as it was measured.
@@ -121,7 +120,6 @@ class OneSweep:
 
         Args:
             has_time: Whether the budget allows another disturbance.
-            has_budget: Whether it allows slow measurements.
             is_ready: Returns whether a disturbance could be run without waiting for a server. One
                 for which it cannot is returned if there is nothing else, and nothing runs.
         """
@@ -330,7 +328,6 @@ def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tu
 
     Args:
         points: The kind and rank of each point.
-        size: The number of ranks.
     """
     counts = Counter(points)
     kinds = dict.fromkeys(kind for kind, _ in points)

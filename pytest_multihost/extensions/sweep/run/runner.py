@@ -36,7 +36,6 @@ def has_room(running: int, ranks: int) -> bool:
     as long as there is memory for so many ranks.
 
     Args:
-        running: The number of running worlds.
         ranks: The ranks of each of them.
     """
     if running and (running + 1) * ranks > _MOST_RANKS:
@@ -53,7 +52,6 @@ class Runner:
     """Runs the steps of one sweep in the lanes.
 
     Attributes:
-        scratch: The sweep's own directory.
         began_s: The start of the sweep, by the monotonic clock.
         budget_s: The time in which disturbances may be started.
         lost: The reasons why worlds could not be run.

@@ -99,7 +99,6 @@ class Sweeps:
         """Sweep a test whose undisturbed run is over, and return the analysis.
 
         Args:
-            item: The test.
             request: The families, budget and functions of the sweep.
             attempt: The undisturbed run, with its recorded points.
 

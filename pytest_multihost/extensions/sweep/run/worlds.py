@@ -50,8 +50,6 @@ class Worlds:
     """The worlds of one sweep.
 
     Attributes:
-        run: The run of pytest.
-        attempt: The undisturbed run.
         points: The points that its ranks passed.
         usual_lines: The severe lines of its logs.
         numbers: Numbers the requests to all lanes.
@@ -190,11 +188,7 @@ class Worlds:
         )
 
     def request(self, step: Step, scratch: Path) -> RunWorld:
-        """Return the request to a lane for a step.
-
-        Args:
-            scratch: The sweep's own directory.
-        """
+        """Return the request to a lane for a step."""
         attempt, plan = self.attempt, self.plan
         world = attempt.judged.result
         undisturbed = unwatched(world.spec)

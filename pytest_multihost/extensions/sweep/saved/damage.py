@@ -142,12 +142,7 @@ def _pointers(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
 
 
 def _other_target(usual: SavedFiles, now: SavedFiles, path: str, target: str) -> Iterator[Damage]:
-    """Yield what is wrong with a file that names something else than in the undisturbed run.
-
-    Args:
-        path: The file.
-        target: What it named there.
-    """
+    """Yield what is wrong with a file that names something else than in the undisturbed run."""
     (name,) = now.by_path[path].names
     other = _target(now, path, name)
     if other is None:

@@ -52,7 +52,6 @@ def format_of(name: str, begin: bytes, size: int) -> Format:
 
     Args:
         begin: Its first bytes; of a small file, all of them.
-        size: Its size in bytes.
     """
     if begin.startswith(_ZIP_MAGIC):
         return "zip"

@@ -35,7 +35,6 @@ class SavedFile:
     """One file.
 
     Attributes:
-        form: Its format.
         problem: Why it cannot be loaded, as a clause; empty if it can.
         names: For a small text or JSON file, the texts in it that may name other files.
     """
@@ -63,7 +62,6 @@ def look_at(folder: Path, expected: SavedFiles | None = None) -> SavedFiles:
     """Return the files in a folder.
 
     Args:
-        folder: It may be missing.
         expected: The files of the undisturbed run: files of the same path are checked as the same
             format, even if they do not begin like it.
     """
