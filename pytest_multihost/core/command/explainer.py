@@ -16,8 +16,8 @@ class Explainer:
         folder: A text about the folders for the help: "of an attempt, below .pytest_multihost".
         explain: Explains the folder `directory` of the options and returns the exit code of the
             command, or None if the folder is not of its kind.
-        takes_files: Whether it is also asked about files and several `paths` of the options; the
-            path ``-`` is standard input.
+        takes_files: Whether it is also asked about several `paths` of the options; the path ``-``
+            is standard input.
         add_options: Adds its own options to those of the command.
     """
 

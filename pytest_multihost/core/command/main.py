@@ -409,13 +409,13 @@ def _explain(
     del hook
     options.paths = options.paths or [Path("latest")]
     options.directory = options.paths[0]
-    are_files = len(options.paths) > 1 or not options.directory.is_dir()
+    is_one = len(options.paths) == 1
     for each in explainers:
-        if each.takes_files or not are_files:
+        if is_one or each.takes_files:
             code = each.explain(options)
             if code is not None:
                 return code
-    if len(options.paths) > 1:
+    if not is_one:
         raise MultihostError(
             "multihost explain reads one folder, or several logs",
             seen=f"Not all of them are logs: {', '.join(map(str, options.paths))}",

@@ -77,7 +77,8 @@ def test_the_help_says_what_can_be_explained(
     with pytest.raises(SystemExit):
         asked(hook, "explain", "--help")
     shown = " ".join(capsys.readouterr().out.split())
-    assert "of an attempt, below .pytest_multihost, or of torch's flight-recorder dumps" in shown
+    assert "of an attempt, below .pytest_multihost, or of logs" in shown
+    assert "or of torch's flight-recorder dumps" in shown
     assert "or of tapes" in shown
     assert "--reel" in shown
 
