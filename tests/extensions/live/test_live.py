@@ -63,7 +63,8 @@ def test_a_launchers_variables_say_which_rank_a_process_is(
     sleepers: list[subprocess.Popen[bytes]],
 ) -> None:
     """As torchrun sets them; the job may have more ranks than are here."""
-    pids = [sleeper(sleepers, RANK=str(rank), WORLD_SIZE="4") for rank in (2, 0)]
+    given = {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+    pids = [sleeper(sleepers, RANK=str(rank), **given) for rank in (2, 0)]
     job = find_job(pids)
     assert (job.pids, job.size, job.launcher) == (
         {0: int(pids[1]), 2: int(pids[0])},
