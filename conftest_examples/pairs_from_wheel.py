@@ -242,11 +242,10 @@ def hang(name: str, backend: str) -> str:
 def runs() -> Iterator[tuple[str, str]]:
     """Yield the name and the file of each run, the longest first."""
     names = [*OPTIONS, *FAULTS]
-    for half in (names[::2], names[1::2]):
-        chain = [hang("hang_alone", "none")]
-        for each in half:
-            chain += [first_test(each), hang(f"hang_after_{each}", "none")]
-        yield f"hangs in turns with {half[0]} and others", HEAD + "".join(chain)
+    chain = [hang("hang_alone", "none")]
+    for each in names:
+        chain += [first_test(each), hang(f"hang_after_{each}", "none")]
+    yield "hangs and all others in turns", HEAD + "".join(chain)
     yield "gloo alone", HEAD + hang("hang_alone", "gloo")
     for each in OWN_SERVERS:
         text = first_test(each) + hang(f"hang_after_{each}", "gloo")
@@ -258,7 +257,7 @@ def run_all(python: Path, folder: Path) -> int:
     (folder / "readme").mkdir()
     (folder / "readme" / "test_readme.py").write_text(example(), encoding="utf-8")
     wrong = 0
-    with ThreadPoolExecutor(max(3, os.cpu_count() or 2)) as pool:  # most of them wait
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
         readme = pool.submit(run_one, python, folder / "readme")
         waiting = {}
         for index, (name, text) in enumerate(runs()):

@@ -64,7 +64,7 @@ def _foreground(device: int) -> int | None:
     tcgetpgrp(3) tells it only to processes of the terminal's session.
     """
     for process in process_ids():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, IndexError):
             words = stat_words(process)
             if int(words[_TERMINAL]) == device and int(words[_FOREGROUND]) > 0:
                 return int(words[_FOREGROUND])
