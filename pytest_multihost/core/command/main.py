@@ -327,9 +327,7 @@ def _run_command() -> int:
     if command[:1] not in {"", "-"} and command not in commands:
         hook = _with_others(hook, command)
         parser, commands = make_parser(hook)
-    options, unknown = parser.parse_known_args()
-    if unknown:  # argparse would show the usage of `multihost`, not that of the command
-        commands[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    options = _parsed(parser, commands)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters of a test name
             stream.reconfigure(errors="backslashreplace")
@@ -341,6 +339,25 @@ def _run_command() -> int:
         sys.stderr.write(f"{printable(str(error), keeps_lines=True)}\n")
         return 1
     return code
+
+
+def _parsed(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]
+) -> argparse.Namespace:
+    """Return the options of this process; errors repeat arguments, so they are made printable.
+
+    Raises:
+        SystemExit: The arguments are wrong, or ask for help only.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            options, unknown = parser.parse_known_args()
+            if unknown:  # argparse would show the usage of `multihost`, not that of the command
+                commands[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    finally:
+        sys.stderr.write(printable(said.getvalue(), keeps_lines=True))
+    return options
 
 
 def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:

@@ -11,7 +11,7 @@ import pluggy
 import pytest
 
 from pytest_multihost.core.command.explainer import Explainer
-from pytest_multihost.core.command.main import make_parser
+from pytest_multihost.core.command.main import main, make_parser
 from pytest_multihost.core.command.rejudged import rebuild
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report import Renderer
@@ -100,3 +100,16 @@ def test_the_command_says_its_version(
     with pytest.raises(SystemExit, match="0"):
         make_parser(hook)[0].parse_args(["--version"])
     assert re.fullmatch(r"pytest-multihost-hangs \d+\.\S+\n", capsys.readouterr().out)
+
+
+def test_errors_of_the_command_line_are_printable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An argument that was pasted from a log does not repaint the terminal."""
+    monkeypatch.setattr("sys.argv", ["multihost", "explain", "a", "--\x1b[31mno"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert "\u241b" in shown
+    assert "\x1b" not in shown
