@@ -94,7 +94,7 @@ worlds: $(READY) ## Run one small world of RANKS=2 ranks over BACKEND=gloo
 
 RUN_TESTS = $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal
 
-test: lint ## Lint and the fast tier of the suite: about 13 minutes on two cores
+test: lint ## Lint and the fast tier of the suite: about six minutes on two cores
 	$(RUN_TESTS) -m fast $(PYTEST_ARGS)
 
 test-all: lint ## Lint and the whole suite: about half an hour on two cores
