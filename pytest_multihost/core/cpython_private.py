@@ -172,12 +172,19 @@ class CoroutineLayout:
 
     Attributes:
         state: The state of its frame, in a coroutine.
+        awaits: That state while it awaits.
+        frame: The frame, in a coroutine.
+        code: The code, in a frame.
         instruction: The address of the instruction, in a frame.
         top: The number of its variables and values, in a frame.
+        stack: These, in a frame.
         first_line: The first line, in a code object.
         file: The name of its file, in a code object.
+        name: Its name.
         qualified_name: Its name with those around it.
+        lines: The table of its lines.
         ascii_text: The characters of a string that has only ASCII.
+        other_text: Those of another string.
     """
 
     state: int
@@ -220,6 +227,9 @@ def clear_exit_handlers() -> None:
 
 def note_exit_handlers(is_noted: Callable[[str], bool]) -> Collection[str]:
     """Collect the files whose code registers functions with `atexit` from now on.
+
+    Args:
+        is_noted: Whether a file counts.
 
     Returns:
         The files, which grow.

@@ -39,6 +39,7 @@ class WatchedWorld:
     """A world that is to run, and its watchdog.
 
     Attributes:
+        directory: Where logs and stacks go.
         scratch: Its own directory for everything else.
     """
 
@@ -62,6 +63,7 @@ class WatchedWorld:
         """Make the watchdog of a world, and the directory that its ranks share.
 
         Args:
+            directory: Where logs and stacks go.
             scratch: Its own directory for everything else.
             early: What to do when a hang is proven before the timeout.
             others: Ids of other processes on this machine that start ranks as this one does.
@@ -138,6 +140,7 @@ def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) ->
     """Return the harness's processes and files on this machine, which no rank can wait for.
 
     Args:
+        directory: Where the world's logs go.
         scratch: The world's own directory for everything else.
         others: Ids of other processes here that start ranks as this one does.
     """

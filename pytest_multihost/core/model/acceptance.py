@@ -17,6 +17,7 @@ class Acceptance:
     change; the file may be the end of a path.
 
     Attributes:
+        test: A glob for node ids.
         culprit: The line that the others wait for.
         waiting: The line at which they wait; None for any.
         hazard: The rule of a hazard; the lines are then two of those that it names, in any order.

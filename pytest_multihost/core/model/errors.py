@@ -37,6 +37,8 @@ class MultihostError(Exception):
     all places that print it: without control characters and commands of CI systems, and bounded.
 
     Args:
+        happened: One sentence: what happened.
+        seen: The observation that shows it.
         remedy: What the reader can do next, as a command where there is one.
     """
 

@@ -43,6 +43,7 @@ class History:
 
     Attributes:
         first: The sequence of the oldest one that is known.
+        sites: The call sites, each once.
         order: For each collective, the index of its site.
         times_s: For each, when it began, on the monotonic clock.
     """
@@ -103,6 +104,7 @@ class Side:
 
     Attributes:
         operation: What they entered; None: they did not enter this collective of the group.
+        frame: The user's line.
         through: The outermost line that differs, if another side has the same user's line.
         count: How often they had entered it from there, this time included; for ranks that did not
             enter it, how often they had entered the others' collective. None if unknown.

@@ -80,6 +80,7 @@ class _Held:
 
     Attributes:
         index: The fault's number in the world.
+        since_s: When the hold began.
         is_released: Whether the rank has been sent its release.
     """
 
@@ -154,7 +155,10 @@ class Watched:
     """The checks of a world since a rank last did more than wait or poll.
 
     Attributes:
+        since_s: When that was.
         used_ns: Processor time of the world until then.
+        first: The first check.
+        looks: The number of checks since.
         rests: At how many of them each rank was asleep or waited.
         asleep: How often each rank had been on a processor when it was first found asleep.
     """
@@ -186,6 +190,7 @@ class Watched:
 
         Args:
             used_ns: Processor time of the world until now.
+            seen: The last check.
         """
         elapsed_s = now - self.since_s
         is_busy = used_ns - self.used_ns > _BUSY * len(seen) * elapsed_s * 1e9

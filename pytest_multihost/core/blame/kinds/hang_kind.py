@@ -33,9 +33,12 @@ class HangKind:
     """A kind of hang. No attribute has a default, so mypy finds what a new kind leaves out.
 
     Attributes:
+        name: Its word in verdict.json.
         meaning: What a hang of this kind is, as the page explains it.
         next_step: What to do next, as the page advises.
         sentence: Returns the headline, unless a fault has frozen the culprits.
+        shown_by: What shows such a hang.
+        culprit: The state of the culprits.
         is_momentary: Whether it describes one instant, so that only time or a proof shows that the
             state is permanent.
         is_certain_alone: Whether the culprit's state proves it, whoever waits.

@@ -122,6 +122,7 @@ class ServerLauncher:
         """Start ranks of a world, with a new server if the last one is gone.
 
         Args:
+            directory: Where logs and stacks go.
             scratch: The world's directory for everything else.
             ranks: The ranks to start; None: all.
             ports: The world's ports, if the server of another part of the world holds them.
