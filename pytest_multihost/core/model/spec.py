@@ -190,6 +190,29 @@ class WorldSpec:
     debugger: Debugger | None = None
     roles: tuple[RoleSpec, ...] = ()
 
+    @classmethod
+    def of_job(
+        cls, name: str, size: int, backend: str, *, hosts: tuple[Host, ...] = ()
+    ) -> WorldSpec:
+        """Return the description of a job that the engine has not started.
+
+        Args:
+            name: Its name in reports.
+            backend: What connects its ranks, or what has started them, in a word.
+        """
+        return cls(
+            nodeid=name,
+            attempt=1,
+            size=size,
+            backend=backend,
+            local_devices=1,
+            timeout_s=0.0,
+            startup_timeout_s=0.0,
+            seed=0,
+            hosts=hosts,
+            subject="job",
+        )
+
     @property
     def keeps_proxies(self) -> bool:
         """Whether its ranks keep the proxy variables, through which a script may load data.

@@ -159,17 +159,7 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
     places = {e.place for each in progress.values() for e in each.waits_in}
     groups = joined.groups
     return WorldResult(
-        spec=WorldSpec(
-            nodeid=name,
-            attempt=1,
-            size=joined.size,
-            backend="+".join(sorted(backends)) or "torch",
-            local_devices=1,
-            timeout_s=0.0,
-            startup_timeout_s=0.0,
-            seed=0,
-            subject="job",
-        ),
+        spec=WorldSpec.of_job(name, joined.size, "+".join(sorted(backends)) or "torch"),
         launch="dumps",
         started_at=utc_text(datetime.fromtimestamp(joined.origin_s, tz=UTC)),
         started_s=0.0,

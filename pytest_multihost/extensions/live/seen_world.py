@@ -205,18 +205,7 @@ def _unread(look: Look) -> Iterator[str]:
 
 def _result(job: Job, look: Look) -> WorldResult:
     return WorldResult(
-        spec=WorldSpec(
-            nodeid=job.title,
-            attempt=1,
-            size=job.size,
-            backend=job.launcher,
-            local_devices=1,
-            timeout_s=0.0,
-            startup_timeout_s=0.0,
-            seed=0,
-            hosts=_hosts(job),
-            subject="job",
-        ),
+        spec=WorldSpec.of_job(job.title, job.size, job.launcher, hosts=_hosts(job)),
         launch="attach",
         started_at=utc_text(),
         started_s=look.at_s,

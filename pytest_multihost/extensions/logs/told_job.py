@@ -755,17 +755,7 @@ def _result(job: _Job, name: str) -> WorldResult:
         for rank in range(job.size)
     ]
     return WorldResult(
-        spec=WorldSpec(
-            nodeid=name,
-            attempt=1,
-            size=job.size,
-            backend="log",
-            local_devices=1,
-            timeout_s=0.0,
-            startup_timeout_s=0.0,
-            seed=0,
-            subject="job",
-        ),
+        spec=WorldSpec.of_job(name, job.size, "log"),
         launch="log",
         started_at=utc_text(),
         started_s=0.0,
