@@ -27,13 +27,19 @@ from pytest_multihost.core.model.result import (
 )
 from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.stack import Dump, SourceContext, ThreadStack, innermost_user_frame
+from pytest_multihost.core.model.stack import (
+    Dump,
+    Frame,
+    SourceContext,
+    ThreadStack,
+    innermost_user_frame,
+)
 from pytest_multihost.core.model.verdict import Diagnosis, Evidence, Outcome, RankError, sentence
 from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding, Symptoms, describe_exit
 from pytest_multihost.core.outcome.finding import suspected_hang
 from pytest_multihost.core.outcome.symptoms import is_closed_connection
 from pytest_multihost.extensions.logs.groups import Placed, groups_of, placed
-from pytest_multihost.extensions.logs.readers.barriers import MONITORED
+from pytest_multihost.extensions.logs.readers.barriers import MONITORED, barrier_name
 from pytest_multihost.extensions.logs.readers.mismatches import MESSAGE
 from pytest_multihost.extensions.logs.readers.nccl_watchdog import DEFAULT
 from pytest_multihost.extensions.logs.said import (
@@ -439,15 +445,7 @@ def _add_asked(job: _Job, facts: Facts) -> None:
             continue
         if each.enqueued != each.completed:
             continue
-        operation = Operation(
-            name="a later collective",
-            kind="collective",
-            group=_everyone(job.size),
-            sequence=each.enqueued + 1,
-            since_s=0.0,
-            waited_s=0.0,
-            source=each.at,
-        )
+        operation = _collective(job, "a later collective", each.enqueued + 1, each.at)
         job.waits(each.asked_by, operation)
         job.has_entered(each.rank, operation.group_key, each.enqueued)
         text = f"it has nothing open in the default group; its last one was #{each.enqueued}"
@@ -465,15 +463,19 @@ def _add_barrier(job: _Job, absent: Absent) -> None:
 
 def _barrier(job: _Job, name: str, at: str) -> Operation:
     is_gloo = name == MONITORED
+    found = _collective(job, MONITORED if is_gloo else "wait_at_barrier", 1, at)
+    return replace(found, scope=Scope("barrier", name), detail="" if is_gloo else name)
+
+
+def _collective(job: _Job, name: str, sequence: int, at: str) -> Operation:
+    """Return a collective of all ranks that a line tells of."""
     return Operation(
-        name=MONITORED if is_gloo else "wait_at_barrier",
+        name=name,
         kind="collective",
         group=_everyone(job.size),
-        sequence=1,
+        sequence=sequence,
         since_s=0.0,
         waited_s=0.0,
-        scope=Scope("barrier", name),
-        detail="" if is_gloo else name,
         source=at,
     )
 
@@ -490,15 +492,7 @@ def _add_behind(job: _Job, behind: Behind) -> None:
     listed = frozenset(behind.listed)
     others = frozenset(range(job.size)) - listed
     ahead, late = (listed, others) if theirs[0] == high else (others, listed)
-    operation = Operation(
-        name=name,
-        kind="collective",
-        group=_everyone(job.size),
-        sequence=high,
-        since_s=0.0,
-        waited_s=0.0,
-        source=behind.at,
-    )
+    operation = _collective(job, name, high, behind.at)
     for rank in ahead:
         job.waits(rank, operation)
     for rank in late:
@@ -524,7 +518,7 @@ def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
     free = iter([rank for rank in range(MAX_RANKS) if rank not in taken])
     if unnamed and any(each.frames for key in unnamed for each in threads[key]):
         job.conditions.append("the processes are the ranks in this order")
-    for key, theirs in threads.items():
+    for theirs in threads.values():
         rank = theirs[0].rank if theirs[0].rank is not None else next(free)
         main = next((each for each in reversed(theirs) if each.is_main), theirs[-1])
         if rank >= MAX_RANKS:
@@ -534,7 +528,6 @@ def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
         stacks.append(ThreadStack(main.thread, main.frames))
         job.dumps[rank] = Dump(rank, main.tool, tuple(stacks))
         job.said.add(rank)
-        del key
     for rank, dump in job.dumps.items():
         frames = dump.main.frames if dump.main is not None else ()
         operation = _of_frames(frames, job.size, "python-frames")
@@ -547,11 +540,10 @@ def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
         job.conditions.append("the ranks' calls are of one group")
 
 
-def _of_frames(frames: Sequence[object], size: int, source: str) -> Operation | None:
+def _of_frames(frames: Sequence[Frame], size: int, source: str) -> Operation | None:
     """Return the collective whose function is on a stack, innermost frame first."""
-    stack = [each for each in frames if hasattr(each, "function")]
-    for each in reversed(stack):
-        found = of_function(each.file, each.function)  # type: ignore[attr-defined]
+    for each in reversed(frames):
+        found = of_function(each.file, each.function)
         if found is not None:
             return Operation(
                 name=found.name,
@@ -561,7 +553,7 @@ def _of_frames(frames: Sequence[object], size: int, source: str) -> Operation | 
                 sequence=0,
                 since_s=0.0,
                 waited_s=0.0,
-                frame=innermost_user_frame(stack),  # type: ignore[arg-type]
+                frame=innermost_user_frame(frames),
                 source=source,
             )
     return None
@@ -648,8 +640,7 @@ def _add_raised(job: _Job, rank: int, raised: Raised, *, is_symptom: bool) -> No
 def _given_up(job: _Job, rank: int, raised: Raised) -> Operation | None:
     """Return the operation that a rank has left by an exception; None if it is not known."""
     if barrier := _BARRIER_ID.search(raised.message):
-        name = barrier[1].rstrip(".").split("::")[0]
-        operation = _barrier(job, name, raised.at)
+        operation = _barrier(job, barrier_name(barrier), raised.at)
         return None if operation.group_key in job.entered.get(rank, {}) else operation
     if key := _KEY.search(raised.message):
         return Operation(

@@ -32,6 +32,11 @@ _BEHIND = 8
 _MOST = 5000
 
 
+def barrier_name(found: re.Match[str]) -> str:
+    """Return the name in a message about a barrier of jax, without the number of its use."""
+    return found[1].rstrip(".").split("::")[0]
+
+
 @dataclass(slots=True)
 class _Open:
     """A message whose lines are being read.
@@ -62,8 +67,7 @@ def _begin() -> Parse:
             say(Ended(line.at, int(dead[1]), "jax", why=_NO_HEARTBEATS, order=line.order))
         one = open_ones.get(line.stream)
         if barrier := _JAX.search(text):
-            name = barrier[1].rstrip(".").split("::")[0]
-            one = open_ones[line.stream] = _Open(line.at, name)
+            one = open_ones[line.stream] = _Open(line.at, barrier_name(barrier))
         elif unhealthy := _UNHEALTHY.search(text):
             one = open_ones[line.stream] = _Open(line.at, "", names=True)
             text = unhealthy[1]
