@@ -21,30 +21,29 @@ def write(
     judged: Judgement,
     verdict: Verdict,
     about: Attempt,
-    renderers: Sequence[Renderer],
+    renderers: Sequence[Renderer] | None,
     *,
     run: RunFolder | None,
-    has_page: bool = True,
 ) -> list[Problem]:
     """Write the records of an attempt; return what could not be written.
 
     Args:
         directory: The attempt's folder, with the logs.
+        renderers: What adds to the page; None: there is no page and are no facts, because nobody
+            explains an attempt that passed.
         run: The run whose list of verdicts gets a line; None: there is no such list.
-        has_page: Whether somebody will read it. An attempt that passed has only its verdict and
-            its history.
     """
     result, root, record = judged.result, judged.context.root, verdict.record()
 
     def steps() -> Iterator[tuple[str, Callable[[], object]]]:
-        if has_page:
+        if renderers is not None:
             symptoms = judged.finding.symptoms
             yield "", lambda: write_facts(directory, result, symptoms, about, root=root)
         origin_s = result.started_s
         yield "", lambda: write_attempt(directory, record, result.history, origin_s=origin_s)
         if run is not None:
             yield "", lambda: run.append_verdict(record)
-        if has_page:
+        if renderers is not None:
             for each in renderers:
                 if each.write is not None:
                     yield each.name, partial(each.write, directory, judged)

@@ -149,16 +149,9 @@ def _write_artifacts(
     with tally.noting(nodeid):
         verdict = replace(build_verdict(judged, about), expected=is_expected, analyses=records)
         has_findings = any(each.has_findings for each in attempt.analyses)
-        problems = write(
-            directory,
-            judged,
-            verdict,
-            about,
-            offered_renderers(hook),
-            run=folder,
-            has_page=finding.outcome not in ("passed", "skipped") or has_findings,
-        )
-        for name, error in problems:
+        has_page = finding.outcome not in ("passed", "skipped") or has_findings
+        renderers = offered_renderers(hook) if has_page else None
+        for name, error in write(directory, judged, verdict, about, renderers, run=folder):
             tally.note(f"{nodeid}: {name}" if name else nodeid, error)
 
 
