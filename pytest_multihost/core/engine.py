@@ -58,7 +58,6 @@ from pytest_multihost.core.model.messages import (
     ToRank,
 )
 from pytest_multihost.core.model.messages import Release as OpenGate
-from pytest_multihost.core.model.rank_names import rank_set, ranks_named
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult, utc_text
 from pytest_multihost.core.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.core.model.stack import Dump
@@ -147,7 +146,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     world_run = _WorldRun(spec, surroundings, started_s=surroundings.now())
     started_at = utc_text()
     try:
-        with collection_put_off(), ranks_named(spec.role_names):
+        with collection_put_off():
             ending, reason = world_run.run()
     except LaunchError as error:
         ending, reason = "lost", str(error)
@@ -226,7 +225,7 @@ class _WorldRun:
         self.facts = [RankFacts(rank) for rank in range(self.spec.size)]
         inside = frozenset(self.spec.testing_ranks)
         outside = frozenset(range(self.spec.size)) - inside
-        exchange = HarnessCollectives(len(inside), outside)
+        exchange = HarnessCollectives(len(inside), outside, self.spec.names)
         world = self.surroundings.launcher.start(
             self.spec, directory=self.surroundings.directory, scratch=self.surroundings.scratch
         )
@@ -549,7 +548,8 @@ class _WorldRun:
             return f"{reasons[ending]}: {self._unfinished()}"
         dead = [each.rank for each in self.facts if each.has_died]
         if dead:
-            return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace period"
+            who = self.spec.names.of(dead)
+            return f"{who} died, then {self._unfinished()}: ended after a grace period"
         # The first rank that raised may only have lost another: the culprit is found later.
         return "a rank failed, and the others were ended after a grace period"
 
@@ -561,12 +561,14 @@ class _WorldRun:
     def _unfinished(self) -> str:
         """Name the ranks that have not reached the gate at which the others wait."""
         if "go" not in self.opened:
-            return f"{rank_set(e.rank for e in self.facts if e.ready_s is None)} not ready"
+            return (
+                f"{self.spec.names.of(e.rank for e in self.facts if e.ready_s is None)} not ready"
+            )
         late = [each for each in self.facts if not each.is_past_body]
         late = late or [each for each in self.facts if not each.is_finished]
         late = late or [each for each in self.facts if not each.is_gone]
         phase = phase_name(late[0].phase, self.spec.subject)
-        return f"{rank_set(each.rank for each in late)} still in {phase}"
+        return f"{self.spec.names.of(each.rank for each in late)} still in {phase}"
 
     def _end(self, world: RunningWorld) -> None:
         """End the world; of its last events, record only those that the test itself caused.

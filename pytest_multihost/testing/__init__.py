@@ -127,6 +127,8 @@ from pytest_multihost.core.model.process import Endpoint as Endpoint
 from pytest_multihost.core.model.process import KernelSnapshot as KernelSnapshot
 from pytest_multihost.core.model.process import Process as Process
 from pytest_multihost.core.model.process import Thread as Thread
+from pytest_multihost.core.model.rank_names import PLAIN as PLAIN
+from pytest_multihost.core.model.rank_names import Names as Names
 from pytest_multihost.core.model.recorded_point import RecordedPoint as RecordedPoint
 from pytest_multihost.core.model.replay import read_token as read_token
 from pytest_multihost.core.model.replay import token as token

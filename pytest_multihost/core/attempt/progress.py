@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_multihost.core.blame import BlockingRanks
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.spec import Subject
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report.live_line import blocking_text, progress_text
@@ -23,6 +24,7 @@ class WorldProgress:
     """
 
     blocking_ranks: FindBlockingRanks
+    names: Names
     subject: Subject = "test"
     _sampler: PySpySampler = field(default_factory=PySpySampler)
     _since: tuple[tuple[int, ...], float] = ((), 0.0)
@@ -35,8 +37,9 @@ class WorldProgress:
         """Return the line for the time `seconds` after the start."""
         blocking = self.blocking_ranks(facts)
         if blocking is None:
-            return progress_text(seconds, facts, self.subject)
+            return progress_text(seconds, facts, self.names, self.subject)
         if self._since[0] != blocking.ranks:
             self._since = blocking.ranks, seconds
         where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
-        return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
+        for_s = seconds - self._since[1]
+        return blocking_text(seconds, blocking, self.names, for_s=for_s, where=where)

@@ -10,7 +10,6 @@ from pytest_multihost.core.attempt.judge import judge
 from pytest_multihost.core.backends import BUILT_IN_BACKENDS, symptoms_of
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.json_values import JsonObject, from_json
-from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.result import implausible
 from pytest_multihost.core.model.source import SourceFiles
 from pytest_multihost.core.model.stack import context_of
@@ -55,5 +54,4 @@ def rejudge(
         raise unusable(directory / "facts.json", problem)
     looked_for, others = facts.symptoms.known_among(symptoms)
     judged = judge(facts.result, looked_for, context_of(facts.root, sources))
-    with ranks_named(facts.result.spec.role_names):
-        return Rejudged(judged, build_verdict(judged, facts.attempt), written, others)
+    return Rejudged(judged, build_verdict(judged, facts.attempt), written, others)

@@ -53,6 +53,7 @@ def build_diagnosis(
     Args:
         causes: At least one: the first is the diagnosis, the others become notes.
     """
+    names = result.spec.names
     causes = [replace(each, call=native_call(each, result, context)) for each in causes]
     cause = causes[0]
     # When a rank last made progress, sent an event, or died by itself.
@@ -106,8 +107,8 @@ def build_diagnosis(
         evidence=tuple(dict.fromkeys(evidence(cause, states, result, finding))),
         groups=tuple(place_groups(result, context)),
         notes=(
-            *size_notes(causes, states, finding),
-            *keys_like(cause, keys),
+            *size_notes(causes, states, finding, names),
+            *keys_like(cause, keys, names),
             *notes(causes, states, result, finding),
         ),
     )

@@ -17,7 +17,6 @@ from pytest_multihost.core.model.operation import (
     group_name,
     nth,
 )
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Frame, SourceContext, inside_the_test, is_ours
@@ -119,15 +118,15 @@ def described(
     Groups whose ranks parted alike, such as all pairs of a mesh, are one divergence.
     """
     parting, alike = _with_those_alike(first, result.partings)
-    size, group = result.spec.size, parting.group
+    names, group = result.spec.names, parting.group
     told = [
         _described(side, entered, through, parting, context, result.spec)
         for side, entered, through in _with_stacks_of_waits(parting, states, result)
     ]
     common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common"
     more = f" and {alike} more group{'s' * (alike != 1)} with the same" if alike else ""
-    lead = f"{common} ({group_name(group[0], size, group[1])}{more})"
-    sides = ", where ".join(f"{rank_set(each.ranks)} {each.text}" for each in told)
+    lead = f"{common} ({group_name(group[0], names, group[1])}{more})"
+    sides = ", where ".join(f"{names.of(each.ranks)} {each.text}" for each in told)
     return Divergence(
         common=parting.common,
         group=group[0],
@@ -238,6 +237,6 @@ def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpe
         time = f", for the {nth(side.count)} time" if side.count and side.count > 1 else ""
         return f"entered {side.operation.name}{more}{at}{time}"
     returned = f"returned from the {spec.subject}"
-    did = f"went on to {entered.describe(spec.size)}{at}" if entered else returned
+    did = f"went on to {entered.describe(spec.names)}{at}" if entered else returned
     times = f"{side.count} time{'s' * (side.count != 1)}"
     return f"{did}, having entered that {others[0].name} {times}" if side.count and others else did

@@ -43,7 +43,7 @@ def _evidence_of_ranks(
         elif operation is None and states[wait.rank].polls:
             yield Evidence(wait.rank, "main thread sleeps again and again", "proc")
     for each, ranks in cause.sides:
-        fact = f"entered {each.describe(result.spec.size)} {each.detail}".rstrip()
+        fact = f"entered {each.describe(result.spec.names)} {each.detail}".rstrip()
         since_s = round(each.since_s - result.started_s, DIGITS)
         yield Evidence(ranks[0], fact, each.source, at_s=since_s)
     subject = result.spec.subject
@@ -90,7 +90,7 @@ def _of_processes(state: RankState) -> Iterator[Evidence]:
 def _entered(rank: int, operation: Operation, result: WorldResult) -> Evidence:
     who = f"its child {operation.child.title} " if operation.child is not None else ""
     since_s = round(operation.since_s - result.started_s, DIGITS)
-    fact = f"{who}entered {operation.describe(result.spec.size)}"
+    fact = f"{who}entered {operation.describe(result.spec.names)}"
     return Evidence(rank, fact, operation.source, at_s=since_s)
 
 
@@ -121,6 +121,7 @@ def _functions_for_others(state: RankState) -> Iterator[Evidence]:
 
 def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> Evidence:
     """Return the last operation of a rank in the group of `operation`."""
+    names = result.spec.names
     theirs = [
         each
         for each in state.known
@@ -134,9 +135,9 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
     if last is None:
         return Evidence(state.rank, "entered no operation of this group", "recorder")
     if last.is_program and last.is_open and state.entered.get(last.group_key, 0) < last.sequence:
-        fact = f"runs a function that {last.describe(result.spec.size)} calls on the host"
+        fact = f"runs a function that {last.describe(names)} calls on the host"
         return Evidence(state.rank, fact, last.source)
     error, _, _ = last.error.partition(":")  # the whole one is beside the rank
     left = f", which raised {error}" if error else ""
-    fact = f"last operation in this group was {last.describe(result.spec.size)}{left}"
+    fact = f"last operation in this group was {last.describe(names)}{left}"
     return Evidence(state.rank, fact, "recorder")

@@ -30,7 +30,6 @@ from pytest_multihost.core.blame.shared_failures import with_shared_failures
 from pytest_multihost.core.blame.size_complaint import complaining, with_unfit_payloads
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
@@ -84,13 +83,12 @@ def judge_world(
         symptoms: How the backend's failures look when they follow from another rank's.
         finding: What happened; judged from `result` if None.
     """
-    with ranks_named(result.spec.role_names):
-        finding = finding if finding is not None else judge_masked(result, symptoms)
-        diagnosis = diagnose(result, finding, context)
+    finding = finding if finding is not None else judge_masked(result, symptoms)
+    diagnosis = diagnose(result, finding, context)
     if diagnosis is not None and finding.outcome == "hung":
         says_more = diagnosis.kind != "unknown" or bool(diagnosis.waiting)
         finding = replace(finding, reason=diagnosis.summary) if says_more else finding
-    aborted = as_aborted(finding)
+    aborted = as_aborted(finding, result.spec.names)
     if diagnosis is not None and diagnosis.kind == "unknown" and aborted is not finding:
         told = sentence(aborted.reason)
         finding, diagnosis = aborted, replace(diagnosis, headline=told, detected_by="exit")
@@ -111,7 +109,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
             is_silent=each.rank in known.silent,
             unrecorded=known.unrecorded.get(each.rank, frozenset()),
         )
-        for each in with_polled_files(rank_states_of(result, finding), result.dumps, finding)
+        for each in with_polled_files(rank_states_of(result, finding), result, finding)
         if each.rank not in known.unseen
     )
     states = {each.rank: each for each in with_clashes(seen)}

@@ -10,10 +10,9 @@ from pytest_multihost.core.blame.headline import headline
 from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.program_threads import threads_notes
 from pytest_multihost.core.blame.wait_graph import States
-from pytest_multihost.core.model.end import Ending
 from pytest_multihost.core.model.event import ProgramRestarted
 from pytest_multihost.core.model.operation import KEY_WAITS, group_by_value
-from pytest_multihost.core.model.rank_names import rank_name, rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
 from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_faults
@@ -41,27 +40,28 @@ def notes(
     causes: Sequence[Cause], states: States, result: WorldResult, finding: Finding
 ) -> Iterator[str]:
     """Yield the notes, each a sentence without its full stop."""
+    names = result.spec.names
     for cause in causes[1:]:
         words = "".join(span.text for span in headline(cause, finding, result))
         yield f"also {cause.kind}: {words}"
-    yield from _owed(causes[0], states)
+    yield from _owed(causes[0], states, names)
     for dump in result.dumps:
-        yield from (f"{rank_name(dump.rank)}: task {each}" for each in dump.failed_tasks)
-        yield from (f"{rank_name(dump.rank)}: {each.text}" for each in dump.failed_threads)
-    yield from _many_programs(causes[0], states)
-    yield from threads_notes(causes[0], states, finding)
+        yield from (f"{names.rank(dump.rank)}: task {each}" for each in dump.failed_tasks)
+        yield from (f"{names.rank(dump.rank)}: {each.text}" for each in dump.failed_threads)
+    yield from _many_programs(causes[0], states, names)
+    yield from threads_notes(causes[0], states, finding, names)
     yield from _restarts(result)
     yield from unfired_faults(result)
     yield from fault_notes(result)
     last = result.last_snapshot
     if last is not None:
-        yield from _notes_of_snapshot(last, causes[0], result.ending)
+        yield from _notes_of_snapshot(last, causes[0], result)
     is_unknown = causes[0].kind == "unknown" and result.ending in _UNPROVEN
     if is_unknown and last is not None and not last.unobserved:
         yield _DECLARE
 
 
-def _owed(cause: Cause, states: States) -> Iterator[str]:
+def _owed(cause: Cause, states: States, names: Names) -> Iterator[str]:
     """Yield what ranks wait for that other ranks may provide; ranks with the same are together."""
     concerned = {*cause.culprits, *cause.waiting, *cause.cycle}
     found = group_by_value(
@@ -73,10 +73,10 @@ def _owed(cause: Cause, states: States) -> Iterator[str]:
     for note, ranks in found.items():
         verb, _, rest = note.partition(" ")
         verb = verb if len(ranks) == 1 else _PLURALS.get(verb, verb)
-        yield f"{rank_set(ranks)} {verb} {rest}"
+        yield f"{names.of(ranks)} {verb} {rest}"
 
 
-def keys_like(cause: Cause, there: Mapping[str, int]) -> Iterator[str]:
+def keys_like(cause: Cause, there: Mapping[str, int], names: Names) -> Iterator[str]:
     """Yield the keys of jax's service that are most like those for which ranks wait.
 
     Args:
@@ -86,12 +86,12 @@ def keys_like(cause: Cause, there: Mapping[str, int]) -> Iterator[str]:
     wanted = {each.detail for each in waits if each is not None and each.name in KEY_WAITS}
     for key in sorted(wanted - there.keys()):
         near = get_close_matches(key, there, n=_MAX_KEYS, cutoff=_ALIKE)
-        shown = [f"{each} ({rank_name(there[each])})" for each in near]
+        shown = [f"{each} ({names.rank(there[each])})" for each in near]
         if shown:
             yield f"no rank has set the key {key}; there are keys like it: {', '.join(shown)}"
 
 
-def _many_programs(cause: Cause, states: States) -> Iterator[str]:
+def _many_programs(cause: Cause, states: States, names: Names) -> Iterator[str]:
     """Yield how many programs of jax have not ended in each rank, if nothing moves in one."""
     operation = cause.operation
     if cause.kind != "transport" or operation is None or not operation.is_program:
@@ -100,7 +100,7 @@ def _many_programs(cause: Cause, states: States) -> Iterator[str]:
         open_ones = [each for each in states[rank].known if each.is_program and each.is_open]
         if len(open_ones) > 1:
             which = f"{len(open_ones)} programs, {open_ones[0].title} to {open_ones[-1].title}"
-            yield f"{rank_name(rank)} has started {which}, without a wait for their results"
+            yield f"{names.rank(rank)} has started {which}, without a wait for their results"
 
 
 def _restarts(result: WorldResult) -> Iterator[str]:
@@ -108,12 +108,15 @@ def _restarts(result: WorldResult) -> Iterator[str]:
     for event in result.history:
         if isinstance(event.body, ProgramRestarted):
             number, allowed = event.body.number, event.body.allowed
-            who = rank_name(event.rank)
+            who = result.spec.names.rank(event.rank)
             yield f"{who}: its program {event.body.why}: restart {number} of {allowed}"
 
 
-def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Iterator[str]:
-    if ending in _UNPROVEN and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
+def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, result: WorldResult) -> Iterator[str]:
+    ending = result.ending
+    if ending in _UNPROVEN and (
+        found := last.blockers[:_MAX_BLOCKERS] or _moving(last, result.spec.names)
+    ):
         limit = "before the deadline" if ending == "overrun" else "to hang"
         yield f"not proven {limit} because {'; '.join(found)}"
     if kind_of(cause.kind).is_vague:
@@ -121,8 +124,8 @@ def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Ite
     yield from last.notes
 
 
-def _moving(last: WorldSnapshot) -> tuple[str, ...]:
+def _moving(last: WorldSnapshot, names: Names) -> tuple[str, ...]:
     """Return a sentence about the ranks that ran to the end, so that no proof was begun."""
     ranks = [each.rank for each in last.ranks if any(each.recent_runs[-_LAST_RUNS:])]
     verb = "runs, or wakes up" if len(ranks) == 1 else "run, or wake up"
-    return (f"{rank_set(ranks)} {verb} again and again",) if ranks else ()
+    return (f"{names.of(ranks)} {verb} again and again",) if ranks else ()

@@ -11,27 +11,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.blame.rank_states import RankState
-from pytest_multihost.core.model.rank_names import rank_set
-from pytest_multihost.core.model.stack import Dump, PolledFile
+from pytest_multihost.core.model.rank_names import Names
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.stack import PolledFile
 from pytest_multihost.core.outcome import Finding
 
 
 def with_polled_files(
-    states: Sequence[RankState], dumps: Sequence[Dump], finding: Finding
+    states: Sequence[RankState], result: WorldResult, finding: Finding
 ) -> tuple[RankState, ...]:
     """Return the states; ranks that poll for a file wait for the rank that has it open."""
-    files = {each.rank: each.file for each in dumps if each.file is not None}
+    files = {each.rank: each.file for each in result.dumps if each.file is not None}
     pids = {each.facts.pid: each.facts.rank for each in finding.ranks}
-    return tuple(_with_file(each, files.get(each.rank), pids) for each in states)
+    return tuple(_with_file(each, files.get(each.rank), pids, result.spec.names) for each in states)
 
 
 def _with_file(
-    state: RankState, file: PolledFile | None, pids: Mapping[int | None, int]
+    state: RankState, file: PolledFile | None, pids: Mapping[int | None, int], names: Names
 ) -> RankState:
     if file is None or state.condition != "alive" or state.pending or state.seen.owed:
         return state
     ranks = {pids[pid] for pid in file.holders if pid in pids} - {state.rank}
-    note = f"polls for the file {file.path}, {_whose(file, sorted(ranks))}"
+    note = f"polls for the file {file.path}, {_whose(file, sorted(ranks), names)}"
     seen = replace(state.seen, owed=note)
     if ranks and file.exists:
         held = tuple(sorted({*seen.lock_holders, *ranks}))
@@ -39,13 +40,13 @@ def _with_file(
     return replace(state, seen=seen)
 
 
-def _whose(file: PolledFile, ranks: Sequence[int]) -> str:
+def _whose(file: PolledFile, ranks: Sequence[int], names: Names) -> str:
     """Return who has made a file, after its name."""
     if not file.exists:
         return "which does not exist"
     made = "" if file.made_s is None else f" made {file.made_s:.0f} s ago"
     if ranks:
-        return f"which {rank_set(ranks)} has open,{made}"
+        return f"which {names.of(ranks)} has open,{made}"
     if file.holders:
         return f"which process {file.holders[0]} has open,{made}"
     owner = ""

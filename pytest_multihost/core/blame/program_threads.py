@@ -13,7 +13,7 @@ from pathlib import PurePath
 from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.rank_names import rank_name
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.outcome import Finding
 
 _RECENT = 8
@@ -31,14 +31,14 @@ def as_unordered(cause: Cause, states: States) -> Cause:
     return replace(cause, confidence="likely", culprits=(), waiting=waiting)
 
 
-def threads_notes(cause: Cause, states: States, finding: Finding) -> Iterator[str]:
+def threads_notes(cause: Cause, states: States, finding: Finding, names: Names) -> Iterator[str]:
     """Yield which threads of a rank run programs at once, and where they have started these."""
     pids = {each.facts.rank: each.facts.pid for each in finding.ranks}
     for rank in sorted({*cause.culprits, *cause.waiting, *cause.cycle} & states.keys()):
         found = programs_at_once(states[rank].known)
         if found:
             *first, last = (_text(each, pids.get(rank)) for each in found)
-            lead = f"{rank_name(rank)} runs programs of {len(found)} threads at once"
+            lead = f"{names.rank(rank)} runs programs of {len(found)} threads at once"
             yield f"{lead}: {', '.join(first)} and {last}"
 
 

@@ -13,7 +13,7 @@ from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.payloads import as_mismatch_of_payloads
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, group_by_value
-from pytest_multihost.core.model.rank_names import rank_name, rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.outcome import Finding, RankFinding
 
 _COMPLAINT = "op.preamble.length <= op.nbytes"
@@ -65,19 +65,21 @@ def _as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
     return found if found is cause else replace(found, confidence="likely")
 
 
-def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Iterator[str]:
+def size_notes(
+    causes: Sequence[Cause], states: States, finding: Finding, names: Names
+) -> Iterator[str]:
     """Yield why gloo ended the first cause's culprit, and what the members had entered."""
     if causes[0].kind == "mismatch":  # the headline has what they entered
         for rank, each in enumerate(finding.ranks):
             if complains_of_size(each):
                 yield (
-                    f"gloo ended {rank_name(rank)} because it received data of another size than it"
-                    " expected"
+                    f"gloo ended {names.rank(rank)} because it received data of another size than"
+                    " it expected"
                 )
         return
     for rank in complaining(causes[0], finding):
         inside = [
-            (each, tuple(_entered(each, states)))
+            (each, tuple(_entered(each, states, names)))
             for each in states[rank].known
             if each.kind == "collective" and each.scope == RUNTIME_SCOPE and each.is_open
         ]
@@ -86,8 +88,8 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
         operation, entered = told[0] if told else (None, ())
         where = f" in {operation.title}" if operation is not None else ""
         yield (
-            f"gloo ended {rank_name(rank)} because it received data of another size than it"
-            f" expected{where}{': ' if entered else ''}{'; '.join(entered)}"
+            f"gloo ended {names.rank(rank)} because it received data of another size than"
+            f" it expected{where}{': ' if entered else ''}{'; '.join(entered)}"
         )
 
 
@@ -103,7 +105,7 @@ def complains_of_size(finding: RankFinding) -> bool:
     return _COMPLAINT in finding.last_words
 
 
-def _entered(operation: Operation, states: States) -> Iterator[str]:
+def _entered(operation: Operation, states: States, names: Names) -> Iterator[str]:
     """Yield which members entered what at this place in the sequence, if they differ."""
     if not operation.sequence:
         return
@@ -115,4 +117,4 @@ def _entered(operation: Operation, states: States) -> Iterator[str]:
     )
     if len(ranks_with) > 1:
         for words, ranks in ranks_with.items():
-            yield f"{rank_set(ranks)} entered {words}"
+            yield f"{names.of(ranks)} entered {words}"

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pytest_multihost.core.attempt import Rejudged, rejudge
+from pytest_multihost.core.attempt import rejudge
 from pytest_multihost.core.backends import offered_backends, symptoms_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.json_values import Json, JsonObject, from_json
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.source import SourceFiles, files_below
 from pytest_multihost.core.model.verdict import PlaceGroup
 from pytest_multihost.core.outcome import Symptoms
@@ -45,9 +44,7 @@ def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
     again = rejudge(directory, sources, known_symptoms())
     finding = again.judged.finding
     lines = [f"{finding.word.upper()}  {printable(finding.reason)}"]
-    with ranks_named(again.judged.result.spec.role_names):
-        sections = list(page_sections(again.judged, files=str(directory), quotes_file=True))
-    for part in sections:
+    for part in page_sections(again.judged, files=str(directory), quotes_file=True):
         lines += [f"--- {printable(part.title)}", part.text]
     if again.unknown_symptoms:
         lines.append(
@@ -190,11 +187,6 @@ class _WithPlaces:
 def _again(directory: Path, renderers: Sequence[Renderer], sources: SourceFiles) -> Path:
     """Write the pages of an attempt again, with the source lines of its verdict."""
     again = rejudge(directory, sources, known_symptoms())
-    with ranks_named(again.judged.result.spec.role_names):
-        return _write_again(directory, again, renderers)
-
-
-def _write_again(directory: Path, again: Rejudged, renderers: Sequence[Renderer]) -> Path:
     judged, context = again.judged, again.judged.context
     for each in renderers:
         if each.write is not None:

@@ -41,7 +41,6 @@ from pytest_multihost.core.locks import MOMENT_S, lock
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.rank_names import rank_name, ranks_named
 from pytest_multihost.core.model.replay import checksum
 from pytest_multihost.core.model.setting_values import (
     DEFAULT_BACKEND,
@@ -265,10 +264,9 @@ class _Command:
             others=others.pids,
             kinds=self.hook.pytest_multihost_services(),
         )
-        progress = WorldProgress(world.watchdog.blocking_ranks, spec.subject)
+        progress = WorldProgress(world.watchdog.blocking_ranks, spec.names, spec.subject)
         hides = options.log_folder is not None
-        with ranks_named(spec.role_names):
-            names = [rank_name(rank) for rank in range(spec.size)]
+        names = [spec.names.rank(rank) for rank in range(spec.size)]
         screen = Screen.make(progress, files.directory, names, hides=hides)
 
         def on_tick(seconds: float, facts: Sequence[RankFacts]) -> None:
@@ -288,10 +286,9 @@ class _Command:
             log = files.directory / _SERVER_LOG
             if log.exists() and not log.stat().st_size:
                 log.unlink()
-        with ranks_named(spec.role_names):
-            context = SourceContext(str(Path.cwd()))
-            judged = judge(result, symptoms_of([backend]), context)
-            return _show_end(judged, files, options)
+        context = SourceContext(str(Path.cwd()))
+        judged = judge(result, symptoms_of([backend]), context)
+        return _show_end(judged, files, options)
 
     def _as_possible(self, spec: WorldSpec, launcher: ServerLauncher) -> WorldSpec:
         """Return a world with roles without its host if this machine cannot make that."""

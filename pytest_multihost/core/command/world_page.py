@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.report.text import page_sections
 
 
@@ -74,4 +73,7 @@ def _tracebacks(judged: Judgement) -> Iterator[tuple[str, str]]:
     """Yield title and text of the traceback of the rank that decided."""
     for each in judged.finding.ranks:
         if each.facts.rank == judged.finding.headline and each.error is not None:
-            yield f"{rank_name(each.facts.rank)}: {each.error.type}", each.error.text.rstrip()
+            yield (
+                f"{judged.result.spec.names.rank(each.facts.rank)}: {each.error.type}",
+                each.error.text.rstrip(),
+            )

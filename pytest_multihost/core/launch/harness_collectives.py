@@ -22,7 +22,7 @@ from pytest_multihost.core.model.messages import (
     CollectiveKey,
     ToRank,
 )
-from pytest_multihost.core.model.rank_names import rank_name
+from pytest_multihost.core.model.rank_names import PLAIN, Names
 
 Answers = dict[int, Frame[ToRank]]
 """The frame to send to each rank."""
@@ -43,6 +43,7 @@ class HarnessCollectives:
 
     size: int
     outside: frozenset[int] = frozenset()
+    names: Names = PLAIN
     lost: dict[int, str] = field(default_factory=dict)
     _inside: dict[CollectiveKey, Entries] = field(default_factory=dict)
     _alone: dict[int, bool] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class HarnessCollectives:
         if len(self._inside[key]) == self.size:
             return _complete(key, self._inside.pop(key))
         if self.lost:
-            return self._break(key, _why_lost(self.lost))
+            return self._break(key, _why_lost(self.lost, self.names))
         return self._break_disagreement()
 
     def mark_lost(self, rank: int, why: str) -> Answers:
@@ -70,7 +71,7 @@ class HarnessCollectives:
         self.lost.setdefault(rank, why)
         answers: Answers = {}
         for key in list(self._inside):
-            answers |= self._break(key, _why_lost(self.lost))
+            answers |= self._break(key, _why_lost(self.lost, self.names))
         return answers
 
     def readmit(self, ranks: Iterable[int]) -> None:
@@ -100,7 +101,7 @@ class HarnessCollectives:
         if len(waiting) < self.size or not all(self._alone[rank] for rank in waiting):
             return {}
         places = sorted(waiting.items())
-        why = "; ".join(f"{rank_name(rank)} is in {_name(key)}" for rank, key in places)
+        why = "; ".join(f"{self.names.rank(rank)} is in {_name(key)}" for rank, key in places)
         answers: Answers = {}
         for key in list(self._inside):
             answers |= self._break(key, f"all ranks wait, each for something else: {why}")
@@ -122,5 +123,5 @@ def _complete(key: CollectiveKey, entries: Entries) -> Answers:
     }
 
 
-def _why_lost(lost: Mapping[int, str]) -> str:
-    return "; ".join(f"{rank_name(rank)} {why}" for rank, why in sorted(lost.items()))
+def _why_lost(lost: Mapping[int, str], names: Names) -> str:
+    return "; ".join(f"{names.rank(rank)} {why}" for rank, why in sorted(lost.items()))

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Literal, TypeVar
 
 from pytest_multihost.core.model.child import Child
-from pytest_multihost.core.model.rank_names import in_roles, rank_numbers
+from pytest_multihost.core.model.rank_names import Names, rank_numbers
 from pytest_multihost.core.model.stack import Frame
 
 K = TypeVar("K", bound=Hashable)
@@ -100,18 +100,18 @@ PROGRAM_START = "a jitted function"
 """Name of the operation in which a rank starts a program on the devices of several ranks."""
 
 
-def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
+def group_name(group: Sequence[int], names: Names, ordinal: int = 0) -> str:
     """Return the reader's name of a group of ranks: ``world group``, ``2nd group 0,2``.
 
     Args:
         ordinal: How many groups of the same members were made before it.
     """
     # Not compared one by one: a large world asks for each of its ranks.
-    is_world = len(group) == world_size and [*group[:1], *group[-1:]] == [0, world_size - 1]
+    is_world = len(group) == names.size and [*group[:1], *group[-1:]] == [0, names.size - 1]
     if ordinal == 0 and is_world:
         return WORLD_GROUP
     which = f"{nth(ordinal + 1)} " if ordinal else ""
-    return f"{which}group {in_roles(group) or ','.join(map(str, group))}"
+    return f"{which}group {names.in_roles(group) or ','.join(map(str, group))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class Operation:
         tag = f" (tag {self.tag})" if self.kind == "transfer" and self.tag > 0 else ""
         return f"{self.name} #{self.sequence}{tag}" if self.sequence else f"{self.name}{tag}"
 
-    def group_name(self, world_size: int) -> str:
+    def group_name(self, names: Names) -> str:
         """Return the reader's name of its group; empty for an operation without one."""
         is_of_runtime = self.scope in (RUNTIME_SCOPE, FLIGHT_SCOPE)
         if not is_of_runtime or self.kind in ("transfer", "wait"):
@@ -271,17 +271,17 @@ class Operation:
         if self.group_size is not None:
             return f"group of {self.group_size}"
         if self.group_title:
-            return f"{self.group_title} {in_roles(self.group) or rank_numbers(self.group)}"
-        return group_name(self.group, world_size, self.ordinal)
+            return f"{self.group_title} {names.in_roles(self.group) or rank_numbers(self.group)}"
+        return group_name(self.group, names, self.ordinal)
 
-    def describe(self, world_size: int, *, names_world: bool = True) -> str:
+    def describe(self, names: Names, *, names_world: bool = True) -> str:
         """Return its text for the reader: ``all_reduce #3 (world group)``.
 
         Args:
-            world_size: Ranks of the world; a group of all of them is shown without its members.
+            names: The world's; a group of all of its ranks is shown without its members.
             names_world: Whether to name the group if it is the world's.
         """
-        group = self.group_name(world_size)
+        group = self.group_name(names)
         is_named = group and (names_world or group != WORLD_GROUP)
         return f"{self.title} ({group})" if is_named else self.title
 

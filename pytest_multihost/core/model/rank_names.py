@@ -1,53 +1,45 @@
-"""The names of ranks in texts: "rank 3", or "engine 1" in a world with roles.
-
-Nearly every text about a world names ranks, and most functions that write one do not have the
-world's spec. So the code that judges a world or shows it says once which names are in force.
-"""
+"""The names of ranks in texts: "rank 3", or "engine 1" in a world with roles."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-RoleNames = Sequence[tuple[str, range]]
+RoleNames = tuple[tuple[str, range], ...]
 """Names of roles with their ranks; the numbers in texts count from 0 within the role."""
 
-_names: ContextVar[RoleNames] = ContextVar("names of ranks", default=())
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How texts call the ranks of a world; its spec has it.
 
-@contextlib.contextmanager
-def ranks_named(names: RoleNames) -> Iterator[None]:
-    """Name ranks by their roles within the block.
-
-    Args:
-        names: The roles in order, which have each rank of the world once; empty: it has none.
+    Attributes:
+        size: How many ranks the world has; 0 if that is unknown.
+        roles: Its roles in order, which have each rank once; empty: it has none.
     """
-    before = _names.set(names)
-    try:
-        yield
-    finally:
-        _names.reset(before)
+
+    size: int = 0
+    roles: RoleNames = ()
+
+    def of(self, ranks: Iterable[int]) -> str:
+        """Return the text for ranks: "rank 3", "ranks 0-2,5", "trainer 0-1, engine 2"."""
+        numbers = sorted(set(ranks))
+        if self.roles:
+            return _by_roles(numbers, self.roles)
+        return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
+
+    def rank(self, rank: int) -> str:
+        """Return the text for one rank: "rank 3", "engine 2"."""
+        return self.of((rank,))
+
+    def in_roles(self, ranks: Iterable[int]) -> str:
+        """Return the text for ranks by roles: "trainer 0-1, engine 2"; empty without roles."""
+        return _by_roles(sorted(set(ranks)), self.roles) if self.roles else ""
 
 
-def rank_set(ranks: Iterable[int]) -> str:
-    """Return the text for ranks: "rank 3", "ranks 0-2,5", "trainer 0-1, engine 2"."""
-    numbers = sorted(set(ranks))
-    if names := _names.get():
-        return _by_roles(numbers, names)
-    return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
-
-
-def in_roles(ranks: Iterable[int]) -> str:
-    """Return the text for ranks by roles: "trainer 0-1, engine 2"; empty if no roles are named."""
-    names = _names.get()
-    return _by_roles(sorted(set(ranks)), names) if names else ""
-
-
-def rank_name(rank: int) -> str:
-    """Return the text for one rank: "rank 3", "engine 2"."""
-    return rank_set((rank,))
+PLAIN = Names()
+"""The names of ranks that no world's spec comes with, as in a sweep's record: numbers."""
 
 
 _MAX_PARTS = 12

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.fault import Fault, FaultFacts
 from pytest_multihost.core.model.json_values import JsonObject
-from pytest_multihost.core.model.rank_names import RoleNames
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.setting_values import ONE
 
@@ -268,9 +268,9 @@ class WorldSpec:
         return bool(self.hosts) and all(each.is_sealed for each in self.hosts)
 
     @property
-    def role_names(self) -> RoleNames:
-        """The names of its roles with their ranks, for texts."""
-        return tuple((each.name, each.ranks) for each in self.roles)
+    def names(self) -> Names:
+        """How texts call its ranks."""
+        return Names(self.size, tuple((each.name, each.ranks) for each in self.roles))
 
     @property
     def role_hosts(self) -> frozenset[int]:

@@ -17,7 +17,6 @@ from pytest_multihost.core.model.fault import (
     resolve,
     size_problems,
 )
-from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.model.role import RoleSpec, ranks_of
 from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.nemesis.kind import FaultKind
@@ -116,7 +115,11 @@ def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
 
 
 def resolved_problems(
-    faults: Sequence[Fault], *, hosts: Sequence[Host], size: int, kinds: Mapping[str, FaultKind]
+    faults: Sequence[Fault],
+    *,
+    hosts: Sequence[Host],
+    size: int,
+    kinds: Mapping[str, FaultKind],
 ) -> list[str]:
     """Return which of `faults` exclude each other, and which the test's hosts cannot have.
 
@@ -129,7 +132,7 @@ def resolved_problems(
         shared = [rank for rank in first.ranks if rank in second.ranks]
         if shared and (why := _exclusion(first, second, kinds)):
             both = f"{shown(first)} and {shown(second)}"
-            found.append(f"{both} exclude each other on {rank_name(int(shared[0]))}: {why}")
+            found.append(f"{both} exclude each other on rank {shared[0]}: {why}")
     checks = [kinds[each.kind].conflicts for each in faults]
     for check in dict.fromkeys(each for each in checks if each is not None):
         found += check(faults, hosts, size)

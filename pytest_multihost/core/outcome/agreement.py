@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pytest_multihost.core.model.event import ValueStated
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Frame, short_path
 from pytest_multihost.core.outcome.finding import Finding
@@ -29,16 +29,16 @@ class Side:
     digest: str = ""
     frame: Frame | None = None
 
-    def words(self, root: str, *, shows_digest: bool = False) -> str:
+    def words(self, root: str, names: Names, *, shows_digest: bool = False) -> str:
         """Return the side in words; files below `root` are relative to it."""
         verb = "has" if len(self.ranks) == 1 else "have"
         if not self.text:
-            return f"{rank_set(self.ranks)} {verb} not stated it"
+            return f"{names.of(self.ranks)} {verb} not stated it"
         where = ""
         if self.frame is not None:
             where = f" ({short_path(root, self.frame.file)}:{self.frame.line})"
         text = f"{self.text}, digest {self.digest[:_DIGITS]}" if shows_digest else self.text
-        return f"{rank_set(self.ranks)} {verb} {text}{where}"
+        return f"{names.of(self.ranks)} {verb} {text}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Disagreement:
     sides: tuple[Side, ...]
     is_asked: bool = True
 
-    def words(self, root: str) -> str:
+    def words(self, root: str, names: Names) -> str:
         """Return what the ranks have, in one sentence."""
         again = f" (value {self.nth + 1})" if self.nth else ""
         are_alike = len({each.text for each in self.sides}) < len(self.sides)
-        sides = "; ".join(each.words(root, shows_digest=are_alike) for each in self.sides)
+        sides = "; ".join(each.words(root, names, shows_digest=are_alike) for each in self.sides)
         return f"ranks differ in {self.name!r}{again}: {sides}"
 
 
@@ -106,6 +106,6 @@ def require_agreement(finding: Finding, result: WorldResult, root: str) -> Findi
     """
     found = [each for each in disagreements(result) if each.is_asked]
     if finding.status == "passed" and found:
-        reason = "; ".join(each.words(root) for each in found)
+        reason = "; ".join(each.words(root, result.spec.names) for each in found)
         return replace(finding, outcome="failed", status="failed", reason=reason)
     return finding

@@ -13,7 +13,6 @@ from pytest_multihost.core.model.event import (
     ReleaseReason,
 )
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.outcome.finding import Finding
 
@@ -68,6 +67,7 @@ def _changes(history: Iterable[Event], index: int) -> Iterator[tuple[Event, Faul
 
 def unfired_faults(result: WorldResult) -> list[str]:
     """Return a sentence for each fault that must happen, and has not happened to all its ranks."""
+    names = result.spec.names
     found = []
     for index, fault in enumerate(result.spec.faults):
         fired = firings(result, index)
@@ -82,8 +82,8 @@ def unfired_faults(result: WorldResult) -> list[str]:
             why += f" ({note})" if note else ""
         else:
             passed = _passed_points(result.history, missed[0], fault)
-            why = f"{rank_name(missed[0])} passed {passed or 'no such point'}"
-        found.append(f"{fault!r} never fired on {rank_set(missed)}: {why}")
+            why = f"{names.rank(missed[0])} passed {passed or 'no such point'}"
+        found.append(f"{fault!r} never fired on {names.of(missed)}: {why}")
     return found
 
 

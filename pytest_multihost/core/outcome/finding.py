@@ -37,7 +37,7 @@ from pytest_multihost.core.model.event import (
     SerializedReport,
 )
 from pytest_multihost.core.model.operation import STORE_KIND, Operations
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject, phase_name
 from pytest_multihost.core.model.verdict import (
@@ -227,7 +227,7 @@ def judge(
     )
 
 
-def as_aborted(finding: Finding) -> Finding:
+def as_aborted(finding: Finding, names: Names) -> Finding:
     """Return what happened to a hung world as a crash if its runtime has ended ranks of it.
 
     Call it for a world in which nothing is known of a cause. If no rank is left either, then all
@@ -237,7 +237,7 @@ def as_aborted(finding: Finding) -> Finding:
     are_over = all(each.has_given_up for each in finding.ranks)
     if finding.outcome != "hung" or first is None or not are_over:
         return finding
-    reason = f"{_name_all(finding.ranks, first)}: {first.summary}"
+    reason = f"{_name_all(finding.ranks, first, names)}: {first.summary}"
     return replace(finding, outcome="crashed", reason=reason, headline=first.facts.rank)
 
 
@@ -544,6 +544,7 @@ def _reason(
     decisive: RankFinding | None,
     result: WorldResult,
 ) -> str:
+    names = result.spec.names
     if result.end.is_lost:
         return first_line(result.reason or "the harness failed")
     if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
@@ -553,26 +554,26 @@ def _reason(
     if outcome == "hung" and result.ending == "settled":
         late = [each.facts for each in ranks if each.outcome == "hung"]
         if late:
-            names = rank_set(each.rank for each in late)
+            who = names.of(each.rank for each in late)
             phase = phase_name(late[0].phase, result.spec.subject)
-            return f"{names} still in {phase}, the others gave up waiting"
+            return f"{who} still in {phase}, the others gave up waiting"
     if _are_all_killed(ranks):
         return "faults have killed every rank: none is left that could show anything"
     if outcome == "hung" or decisive is None:
         hit = _first(ranks, {"collateral"})
-        lost = f"{_name_all(ranks, hit)} lost the others: {hit.summary}" if hit else ""
+        lost = f"{_name_all(ranks, hit, names)} lost the others: {hit.summary}" if hit else ""
         return result.reason or lost or "the world did not end"
     if decisive.outcome == "skipped":
-        others = rank_set(each.facts.rank for each in ranks if each.outcome != "skipped")
-        who = _name_all(ranks, decisive)
+        others = names.of(each.facts.rank for each in ranks if each.outcome != "skipped")
+        who = _name_all(ranks, decisive, names)
         return f"{who} skipped alone, {others} did not; reason: {decisive.summary}"
-    return f"{_name_all(ranks, decisive)}: {decisive.summary}"
+    return f"{_name_all(ranks, decisive, names)}: {decisive.summary}"
 
 
-def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
+def _name_all(ranks: Iterable[RankFinding], finding: RankFinding, names: Names) -> str:
     """Return the names of all ranks with the same finding."""
     same = (finding.identity, rank_status(finding))
-    return rank_set(each.facts.rank for each in ranks if (each.identity, rank_status(each)) == same)
+    return names.of(each.facts.rank for each in ranks if (each.identity, rank_status(each)) == same)
 
 
 def first_line(text: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_multihost.core.model.process import Descriptor, Process
-from pytest_multihost.core.model.rank_names import rank_name, rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.proof.descriptor_blockers import (
     SOCKETS,
     descriptor_blockers,
@@ -48,7 +48,7 @@ def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str
     for process in living:
         was = before.kernel.process(process.pid)
         if was is None:
-            of_others.append(f"{process_name(process)} has just begun")
+            of_others.append(f"{process_name(process, now.names)} has just begun")
         else:
             earlier = {thread.tid: thread for thread in was.threads}
             interval = Interval(was, process, before, now, deadline_s, earlier)
@@ -56,12 +56,12 @@ def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str
                 if process.rank is not None and process.is_rank:
                     of_ranks.setdefault(why, []).append(process.rank)
                 else:
-                    of_others.append(f"{process_name(process)} {why}")
-    found += [f"{rank_set(ranks)}: {why}" for why, ranks in of_ranks.items()]
+                    of_others.append(f"{process_name(process, now.names)} {why}")
+    found += [f"{now.names.of(ranks)}: {why}" for why, ranks in of_ranks.items()]
     found += of_others
     pids = {each.pid for each in living}
     ended = [e for e in before.kernel.processes if not e.is_dead and e.pid not in pids]
-    found += [f"{process_name(each)} has just ended" for each in ended]
+    found += [f"{process_name(each, now.names)} has just ended" for each in ended]
     return tuple(dict.fromkeys(found))
 
 
@@ -88,7 +88,9 @@ def rank_blockers(
             earlier = {thread.tid: thread for thread in was.threads}
             interval = Interval(was, process, before, now, deadline_s, earlier)
             why = list(_own_blockers(interval))
-        found.setdefault(process.rank, []).extend(f"{process_name(process)} {each}" for each in why)
+        found.setdefault(process.rank, []).extend(
+            f"{process_name(process, now.names)} {each}" for each in why
+        )
     return {rank: tuple(each) for rank, each in found.items()}
 
 
@@ -125,9 +127,9 @@ def _own_traffic(interval: Interval, found: Descriptor) -> Iterator[str]:
         yield f"has sent data to {peer} that may still arrive"
 
 
-def process_name(process: Process) -> str:
+def process_name(process: Process, names: Names) -> str:
     """Return how sentences begin that are about a process."""
-    whose = f"{rank_name(process.rank)}:" if process.rank is not None else "orphan:"
+    whose = f"{names.rank(process.rank)}:" if process.rank is not None else "orphan:"
     return whose if process.is_rank else f"{whose} child process `{process.name}` {process.pid}"
 
 

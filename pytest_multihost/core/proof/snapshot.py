@@ -17,7 +17,7 @@ from pytest_multihost.core.model.operation import (
     program_scope,
 )
 from pytest_multihost.core.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN, Names
 from pytest_multihost.core.model.result import Activity
 from pytest_multihost.core.proof.threads import activity_of
 
@@ -44,6 +44,7 @@ class Snapshot:
     severed: frozenset[tuple[str, ...]] = frozenset()
     is_disturbed: bool = False
     recorded: frozenset[int] = frozenset()
+    names: Names = PLAIN
 
     @cached_property
     def _of_ranks(self) -> Mapping[int | None, Sequence[Operations]]:
@@ -74,7 +75,7 @@ class Snapshot:
                     ranks.setdefault((found[-1].name, left_s), []).append(process.rank)
         for (name, left_s), found_in in ranks.items():
             yield (
-                f"{name} on {rank_set(found_in)} would have timed out after {left_s} s more,"
+                f"{name} on {self.names.of(found_in)} would have timed out after {left_s} s more,"
                 " with an error that the test does not handle"
             )
 

@@ -18,7 +18,7 @@ import pytest
 from pytest_multihost.core.attempt import WatchedWorld, judge, write
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.launch import Launcher, hold_permits
-from pytest_multihost.core.model.rank_names import rank_name
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Finding, RankFacts
@@ -107,7 +107,7 @@ def run_attempt(
     is_worker = hasattr(config, "workerinput")
     is_kept = config.option.multihost_keep and not is_worker
     places = hold_permits(folder.path / "places", spec.size)
-    display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
+    display = live_display(config, directory, spec.names, watchdog.blocking_ranks)
     with places if is_worker else contextlib.nullcontext(), display as live:
         result = world.run(
             launcher,
@@ -156,7 +156,7 @@ def _write_artifacts(
 
 
 def _as_expected(expected: Expectation, judged: Judgement) -> Finding:
-    return apply_expectation(judged.finding, expected, judged.diagnosis)
+    return apply_expectation(judged.finding, expected, judged.diagnosis, judged.result.spec.names)
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
@@ -181,10 +181,10 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
         scratch.rmdir()
 
 
-def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
+def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts], names: Names) -> None:
     """Print how to attach to the ranks of a hanging world; wait an hour, or until Ctrl-C."""
     alive = [each for each in facts if each.pid is not None and not each.is_gone]
-    lines = [f"  {rank_name(each.rank)}  py-spy dump --pid {each.pid}" for each in alive]
+    lines = [f"  {names.rank(each.rank)}  py-spy dump --pid {each.pid}" for each in alive]
     head = "the test hangs, and its ranks are kept alive. Press Ctrl-C to end them and to continue:"
     write_through(config, "\n".join(["", head, *lines, ""]))
     with contextlib.suppress(KeyboardInterrupt):

@@ -29,7 +29,6 @@ import pytest
 from pytest_multihost.core.model.event import SerializedReport, SubtestEnded, WarningRecorded
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
@@ -295,9 +294,10 @@ def _deserialized(config: pytest.Config, data: SerializedReport) -> pytest.TestR
 
 def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Add the ranks' output, properties, warnings and subtests to the reports."""
+    names = attempt.judged.result.spec.names
     if item.config.getoption("capture", None) != "no":  # else the output has been shown already
         for (when, title, text), ranks in group_by_value(_output(attempt)).items():
-            item.add_report_section(when, f"{rank_set(ranks)} {title}", text)
+            item.add_report_section(when, f"{names.of(ranks)} {title}", text)
     _add_properties(item, attempt)
     _pass_on_warnings(item.config, attempt)
     _pass_on_subtests(item, attempt)
@@ -332,11 +332,12 @@ def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
         for finding in attempt.judged.finding.ranks
         for name, value in _last_report(finding).get("user_properties", ())
     ]
+    names = attempt.judged.result.spec.names
     values = {(name, repr(value)): value for name, value, _ in reversed(recorded)}
     alike = group_by_value(((name, repr(value)), rank) for name, value, rank in recorded)
     for key, ranks in alike.items():
-        is_all = len(set(ranks)) == attempt.judged.result.spec.size
-        suffix = "" if is_all else f"[{rank_set(ranks)}]"
+        is_all = len(set(ranks)) == names.size
+        suffix = "" if is_all else f"[{names.of(ranks)}]"
         item.user_properties.append((f"{key[0]}{suffix}", values[key]))
 
 
@@ -368,12 +369,13 @@ def _pass_on_subtests(item: pytest.Item, attempt: CompletedAttempt) -> None:
         for event in attempt.judged.result.history
         if isinstance(event.body, SubtestEnded)
     ]
+    names = attempt.judged.result.spec.names
     alike = group_by_value(
         ((describe_subtest(report), report.outcome), (report, rank)) for report, rank in reports
     )
     for same in alike.values():
         report, ranks = same[0][0], {rank for _, rank in same}
-        if len(ranks) < attempt.judged.result.spec.size:
-            rename_subtest(report, f"[{rank_set(ranks)}]")
+        if len(ranks) < names.size:
+            rename_subtest(report, f"[{names.of(ranks)}]")
         with uncaptured(item.config):  # else pytest's line of it would be output of the test
             item.ihook.pytest_runtest_logreport(report=report)

@@ -13,6 +13,7 @@ from typing import ClassVar
 import pytest
 
 from pytest_multihost.core.attempt import FindBlockingRanks, WorldProgress
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.pytest_private import (
     is_terminal,
@@ -80,12 +81,12 @@ def write_through(config: pytest.Config, text: str) -> None:
 
 @contextmanager
 def live_display(
-    config: pytest.Config, directory: Path, size: int, find: FindBlockingRanks
+    config: pytest.Config, directory: Path, names: Names, find: FindBlockingRanks
 ) -> Iterator[LiveLine | LiveOutput]:
     """Show a running world: one line on a terminal, or the ranks' output with -s."""
     is_captured = config.getoption("capture", None) != "no"
-    output = LiveOutput(directory, size, partial(write_through, config))
-    display = LiveLine(config, WorldProgress(find)) if is_captured else output
+    output = LiveOutput(directory, names.size, partial(write_through, config))
+    display = LiveLine(config, WorldProgress(find, names)) if is_captured else output
     try:
         yield display
     finally:

@@ -19,7 +19,7 @@ from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.replay import Replay, checksum, read_token
 from pytest_multihost.core.model.role import RoleSpec, place_roles, ranks_of
 from pytest_multihost.core.model.spec import Host, WorldSpec, common_facts
@@ -509,7 +509,7 @@ def _other_than_passed(finding: Finding) -> str:
     return "" if finding.outcome == "passed" else f"{finding.word}: {finding.reason}"
 
 
-def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:
+def _differences(expected: Expectation, diagnosis: Diagnosis | None, names: Names) -> Iterator[str]:
     """Yield how a diagnosis differs from the expected one."""
     if diagnosis is None:
         yield "nothing hung"
@@ -517,7 +517,7 @@ def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator
     for name in ("kind", "culprits", "waiting"):
         want, got = getattr(expected, name), getattr(diagnosis, name)
         if want is not None and want != got:
-            yield f"{name} is {_shown(got)}, not {_shown(want)}"
+            yield f"{name} is {_shown(got, names)}, not {_shown(want, names)}"
     if expected.match is not None and not re.search(expected.match, diagnosis.summary):
         yield f"the summary has no match for {expected.match!r}"
     if expected.within is not None and diagnosis.detected_after_s > expected.within:
@@ -525,17 +525,17 @@ def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator
         yield f"the verdict took {took}, not {expected.within:g} s at most"
 
 
-def _shown(value: str | tuple[int, ...]) -> str:
-    return value if isinstance(value, str) else rank_set(value) or "nobody"
+def _shown(value: str | tuple[int, ...], names: Names) -> str:
+    return value if isinstance(value, str) else names.of(value) or "nobody"
 
 
 def apply_expectation(
-    finding: Finding, expected: Expectation, diagnosis: Diagnosis | None
+    finding: Finding, expected: Expectation, diagnosis: Diagnosis | None, names: Names
 ) -> Finding:
     """Return the finding of a test that must hang as expected: passed if it did, else failed."""
     if finding.status not in ("passed", "failed", "error", "xfailed", "xpassed"):
         return finding  # skipped: nothing ran
-    differences = "; ".join(_differences(expected, diagnosis))
+    differences = "; ".join(_differences(expected, diagnosis, names))
     if differences or diagnosis is None:
         got = diagnosis.summary if diagnosis is not None else _other_than_passed(finding)
         reason = f"expected {expected}; {differences}{f' ({got})' if got else ''}"
@@ -544,7 +544,7 @@ def apply_expectation(
     if not own:
         status: Status = "xfailed" if has_xfailed(finding, diagnosis) else "passed"
         return replace(finding, status=status, when="call")
-    told = (f"{rank_set(e.facts.rank for e in ranks)}: {text}" for text, ranks in own.items())
+    told = (f"{names.of(e.facts.rank for e in ranks)}: {text}" for text, ranks in own.items())
     first = next(iter(own.values()))[0]
     return replace(
         finding,

@@ -29,7 +29,6 @@ from pytest_multihost.core.launch.ending_signals import (
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.core.model.event import Done, Interrupted
-from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Debugger, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
@@ -343,13 +342,6 @@ class Run:
         return plan.unsealed()
 
     # Hooks that only a run with worlds needs
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Name the ranks by the test's roles in all texts about the test."""
-        plan = self.plans.get(item.nodeid)
-        with ranks_named(plan.world.role_names if plan is not None else ()):
-            return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.child_names import find_names
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.model.stack import innermost_user_frame
 
 _MAX_PLACES = 4
@@ -18,7 +17,7 @@ def child_lines(judged: Judgement) -> Iterator[str]:
     """Yield the user's lines in which child processes of the ranks to blame are."""
     diagnosis = judged.diagnosis
     blamed = diagnosis.blamed if diagnosis is not None else ()
-    names = find_names(judged.result.operations)
+    names, called = judged.result.spec.names, find_names(judged.result.operations)
     for dump in judged.dumps:
         frames = [
             (frame, child.pid)
@@ -28,7 +27,7 @@ def child_lines(judged: Judgement) -> Iterator[str]:
         for frame, pids in list(group_by_value(frames).items())[:_MAX_PLACES]:
             at = judged.context.place(frame)
             source = f"  » {at.source}" if at.source else ""
-            titles = [names.get(pid) or str(pid) for pid in pids[:_MAX_PIDS]]
+            titles = [called.get(pid) or str(pid) for pid in pids[:_MAX_PIDS]]
             shown = ", ".join(titles) + (", ..." * (len(pids) > _MAX_PIDS))
             who = f"its child {shown} is" if len(pids) == 1 else f"its children {shown} are"
-            yield f"{rank_name(dump.rank)}: {who} in {at.function} at {at.file}:{at.line}{source}"
+            yield f"{names.rank(dump.rank)}: {who} in {at.function} at {at.file}:{at.line}{source}"

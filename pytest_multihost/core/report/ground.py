@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.blame.kinds import kind_of
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.setting_values import NO_TIMEOUT_S
 from pytest_multihost.core.model.spec import WorldSpec
@@ -66,7 +65,7 @@ def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
     longest_s = max((each for each in left if each is not None), default=None)
     if longest_s is None or None in left or len(left) < len(diagnosis.culprits):
         return ""
-    who = rank_set(diagnosis.culprits)
+    who = judged.result.spec.names.of(diagnosis.culprits)
     verb = "sleeps" if len(diagnosis.culprits) == 1 else "sleep"
     sleeps = f"{who} {verb} for another {_seconds(longest_s)}"
     if _is_by_horizon(judged.result):

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.stack import Dump, Frame, inside_the_test, is_library
 from pytest_multihost.core.model.verdict import Place, RankOutcome
@@ -153,17 +153,17 @@ class Row:
     source: str = ""
 
 
-def table(rows: Sequence[Row], width: int) -> Iterator[Line]:
+def table(rows: Sequence[Row], width: int, names: Names) -> Iterator[Line]:
     """Yield rows in columns.
 
     If the details do not fit, functions are left out, because the stacks below have them; details
     that still do not fit are cut.
     """
     shown = rows[:_MAX_ROWS]
-    names = [rank_set(row.ranks) for row in shown]
+    titles = [names.of(row.ranks) for row in shown]
     name, state, longest = (
         max(map(len, column), default=0)
-        for column in (names, [row.state for row in shown], [row.details for row in shown])
+        for column in (titles, [row.state for row in shown], [row.details for row in shown])
     )
     left = width - name - state - _BETWEEN
     places = [f"{row.place} {row.function}".rstrip() for row in shown]
@@ -172,7 +172,7 @@ def table(rows: Sequence[Row], width: int) -> Iterator[Line]:
     place = max(map(len, places), default=0)
     room = max(_LEAST_ROOM, left - place)
     details = min(room, _USUAL, longest)
-    for title, where, row in zip(names, places, shown, strict=True):
+    for title, where, row in zip(titles, places, shown, strict=True):
         text = (
             f"{'►' if row.role == 'culprit' else ' '} {title:<{name}}  {row.state:<{state}}"
             f"  {clip(row.details, room):<{details}}  {where:<{place}}"
@@ -285,7 +285,7 @@ def rank_activity(
     if operation is not None:
         child = f" of its child {operation.child.title}" if operation.child is not None else ""
         state = "stopped" if seen.label == "STOPPED" else "waiting"
-        return state, f"in {operation.describe(result.spec.size, names_world=False)}{child}"
+        return state, f"in {operation.describe(result.spec.names, names_world=False)}{child}"
     if is_dumped and seen.activity is not None:  # known from its dump alone, not by the kernel
         return seen.activity.name, seen.activity.target
     if outcome == "collateral":

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.spec import Subject, phase_name
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.outcome import RankFacts
@@ -19,7 +19,7 @@ ERASE = "\x1b[K"
 
 
 def blocking_text(
-    seconds: float, blocking: BlockingRanks, *, for_s: float, where: Frame | None
+    seconds: float, blocking: BlockingRanks, names: Names, *, for_s: float, where: Frame | None
 ) -> str:
     """Return a line such as "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
 
@@ -32,17 +32,19 @@ def blocking_text(
     # The activity's timeout is skipped to keep the line short.
     doing = f": {blocking.activity.call}" if blocking.activity is not None else ""
     place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
-    who = rank_set(blocking.ranks)
+    who = names.of(blocking.ranks)
     return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
 
 
-def progress_text(seconds: float, facts: Iterable[RankFacts], subject: Subject = "test") -> str:
+def progress_text(
+    seconds: float, facts: Iterable[RankFacts], names: Names, subject: Subject = "test"
+) -> str:
     """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done".
 
     If the subject is not a test, the phase has another name, because pytest's is unknown there.
     """
     places = group_by_value((_progress(each, subject), each.rank) for each in facts)
-    where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
+    where = ", ".join(f"{names.of(ranks)} {place}" for place, ranks in places.items())
     return f"{seconds:.0f} s: {where}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.model.stack import (
     Dump,
     Frame,
@@ -41,7 +40,7 @@ def lock_lines(judged: Judgement) -> Iterator[str]:
             lines += _other_threads(dump, judged.context)
         if (more := len(lines) - _MAX_THREADS) > 0:
             lines[_MAX_THREADS:] = [f"and {more} more lines of its threads"]
-        yield from (f"{rank_name(dump.rank)}: {line}" for line in lines)
+        yield from (f"{judged.result.spec.names.rank(dump.rank)}: {line}" for line in lines)
 
 
 def _lock_wait(wait: LockWait, holder: LockHolder, context: SourceContext) -> str:

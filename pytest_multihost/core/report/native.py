@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.report.layout import INDENT, Section, Span
 
@@ -21,7 +20,7 @@ def native_sections(result: WorldResult) -> Iterator[Section]:
         shown = [each[:_MAX_SYMBOL] for each in symbols[:_MAX_FRAMES]]
         if (more := len(symbols) - _MAX_FRAMES) > 0:
             shown.append(f"and {more} more")
-        title = f"native frames of {rank_set(group)}, main thread, innermost first"
+        title = f"native frames of {result.spec.names.of(group)}, main thread, innermost first"
         yield Section(title, tuple((INDENT, Span(each)) for each in shown))
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import groupby
 
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
@@ -28,5 +27,8 @@ def points_lines(result: WorldResult) -> list[str]:
     together = group_by_value(
         (_passed_points(points.get(rank, ()), more.get(rank, 0)), rank) for rank in ranks
     )
-    lines = [f"{rank_set(ranks)}  {', '.join(seen) or 'none'}" for seen, ranks in together.items()]
+    lines = [
+        f"{result.spec.names.of(ranks)}  {', '.join(seen) or 'none'}"
+        for seen, ranks in together.items()
+    ]
     return [f"points of {result.spec.nodeid}", *(f"  {line}" for line in lines)]

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.blame.own_failures import later_failures
 from pytest_multihost.core.model.operation import Operation, group_by_value
-from pytest_multihost.core.model.rank_names import in_roles, rank_name, rank_numbers, rank_set
+from pytest_multihost.core.model.rank_names import Names, rank_numbers
 from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject
@@ -107,12 +107,13 @@ def page_sections(
     title = f"world of {size}{hosts}, {roles or spec.backend}"
     page = Section(title, tuple((INDENT, *line) for line in lines))
     native = native_sections(result) if shows_native else ()
-    return [page, *native, *_other_failures(judged.finding)]
+    return [page, *native, *_other_failures(judged.finding, spec.names)]
 
 
 def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line]:
     """Yield the lines between the headline and the files."""
     result, diagnosis, finding = judged.result, judged.diagnosis, judged.finding
+    names = result.spec.names
     if finding.outcome == "hung" and finding.headline is not None:
         # The page begins with what the runtime has raised in a rank, and not with the headline.
         yield from _wrapped(f"HUNG  {finding.reason}", width)
@@ -125,9 +126,9 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         grounds = (result.reason or "").splitlines()
     for each in grounds:
         yield from _wrapped(each, width)
-    yield from table(_rows(judged), width if clips else sys.maxsize)
+    yield from table(_rows(judged), width if clips else sys.maxsize, names)
     if diagnosis is not None and diagnosis.divergence is not None:
-        yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
+        yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits, names)
     is_short = diagnosis is not None and result.spec.size > _LARGE
     if not is_short:
         yield from stack_lines(judged)
@@ -136,7 +137,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
         evidence_shown = () if is_short else diagnosis.evidence
         found = group_by_value((each.fact, each.rank) for each in evidence_shown)
-        evidence = [f"{rank_set(ranks)}: {fact}" for fact, ranks in found.items()]
+        evidence = [f"{names.of(ranks)}: {fact}" for fact, ranks in found.items()]
         if (more := len(evidence) - _MAX_EVIDENCE) > 0:
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
         yield from titled("evidence", evidence, width)
@@ -148,12 +149,14 @@ def _wrapped(text: str, width: int) -> Iterator[Line]:
     return ((Span(part),) for part in textwrap.wrap(text, width, subsequent_indent="  "))
 
 
-def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
+def _divergence_lines(
+    divergence: Divergence, culprits: Collection[int], names: Names
+) -> Iterator[Line]:
     """Yield how many operations the ranks had in common, and what each side did next."""
     yield titled_line("diverged", divergence.lead)
     for side in divergence.sides:
         is_culprit = set(side.ranks) <= set(culprits)
-        text = f"{'►' if is_culprit else ' '} {rank_set(side.ranks)} {side.text}"
+        text = f"{'►' if is_culprit else ' '} {names.of(side.ranks)} {side.text}"
         line = side.through.source if side.through is not None else side.source
         source = (Span(f"  » {line}", "source"),) if line else ()
         yield (Span(" " * MARGIN), Span(text, "culprit" if is_culprit else "plain"), *source)
@@ -173,7 +176,7 @@ def _fault_lines(result: WorldResult) -> Iterator[str]:
     for index, fault in enumerate(result.spec.faults):
         held = releases(result, index)
         times = [
-            f"{rank_name(rank)} at +{found[0] - result.started_s:.2f} s"
+            f"{result.spec.names.rank(rank)} at +{found[0] - result.started_s:.2f} s"
             f"{_held_for(held.get(rank, ()))}"
             for rank, found in firings(result, index).items()
         ]
@@ -251,7 +254,7 @@ def _cells(
     return state, details or ("" if finding.outcome == "hung" else own), place, function
 
 
-def _other_failures(finding: Finding) -> Iterator[Section]:
+def _other_failures(finding: Finding, names: Names) -> Iterator[Section]:
     """Yield the full text of failures that are neither the headline nor a symptom."""
     groups = group_by_value((each.identity, each) for each in finding.ranks)
     for group in sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank)):
@@ -259,14 +262,14 @@ def _other_failures(finding: Finding) -> Iterator[Section]:
         ranks = {each.facts.rank for each in group}
         if finding.headline in ranks or first.error is None or first.outcome == "collateral":
             continue
-        yield Section(f"{rank_set(ranks)}: {first.error.type}", _short(first.error))
+        yield Section(f"{names.of(ranks)}: {first.error.type}", _short(first.error))
     later = group_by_value(
         ((f"{error.type} in {phase}", _short(error.rank_error)), each.facts.rank)
         for each in finding.ranks
         for phase, error in later_failures(each, finding.symptoms)
     )
     for (title, lines), those in later.items():
-        yield Section(f"{rank_set(those)}: {title}", lines)
+        yield Section(f"{names.of(those)}: {title}", lines)
 
 
 def _short(error: RankError) -> tuple[Line, ...]:
@@ -298,7 +301,8 @@ def _ends(judged: Judgement) -> Iterator[str]:
     """Yield how ranks have left the user's code: by its end, or by an exception with its line."""
     left = (judged.finding.ranks[rank] for rank in sorted(judged.finding.in_harness))
     ends = ((_end(each, judged.result.spec.subject), each.facts.rank) for each in left)
-    yield from (f"{rank_set(ranks)} {text}" for text, ranks in group_by_value(ends).items())
+    names = judged.result.spec.names
+    yield from (f"{names.of(ranks)} {text}" for text, ranks in group_by_value(ends).items())
 
 
 def _end(finding: RankFinding, subject: Subject) -> str:
@@ -311,36 +315,36 @@ def _end(finding: RankFinding, subject: Subject) -> str:
 
 def stack_lines(judged: Judgement) -> Iterator[Line]:
     """Yield the merged stacks, tasks, and notes on ranks that moved or have no stack."""
-    dumps = judged.dumps
-    yield from _branches(dumps, judged.result.spec.size, judged.context)
+    dumps, names = judged.dumps, judged.result.spec.names
+    yield from _branches(dumps, names, judged.context)
     for dump in dumps:
         for task in dump.tasks[:_MAX_TASKS]:
-            yield (Span(f"task of {rank_name(dump.rank)}: {task}"),)
+            yield (Span(f"task of {names.rank(dump.rank)}: {task}"),)
     moving = [dump.rank for dump in dumps if dump.has_moved]
     if moving:
-        yield (Span(f"{rank_set(moving)} moved between two dumps"),)
+        yield (Span(f"{names.of(moving)} moved between two dumps"),)
     silent = [dump.rank for dump in dumps if not dump.threads]
     if silent:
         why = "it ignores the signal, waits in the kernel, or cannot write its stack"
-        yield (Span(f"{rank_set(silent)} gave no stack: {why}"),)
+        yield (Span(f"{names.of(silent)} gave no stack: {why}"),)
 
 
-def _branches(dumps: Sequence[Dump], size: int, context: SourceContext) -> Iterator[Line]:
+def _branches(dumps: Sequence[Dump], names: Names, context: SourceContext) -> Iterator[Line]:
     nodes = merge_stacks(dumps)
     drawn = list(walk(nodes))
     if len(nodes) == 1:  # a single root is not indented
         drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
     shown = drawn[:_MAX_BRANCHES]
-    names = [
-        f"all {size}"
-        if len(node.ranks) == size > 1
-        else f"[{in_roles(node.ranks) or rank_numbers(node.ranks)}]"
+    titles = [
+        f"all {names.size}"
+        if len(node.ranks) == names.size > 1
+        else f"[{names.in_roles(node.ranks) or rank_numbers(node.ranks)}]"
         for _, node in shown
     ]
-    longest = max(map(len, names), default=0)
+    longest = max(map(len, titles), default=0)
     heads = [
         f"{lead}{name:<{longest}}  {_chain(node)}"
-        for (lead, node), name in zip(shown, names, strict=True)
+        for (lead, node), name in zip(shown, titles, strict=True)
     ]
     width = min(_MAX_HEAD, max(map(len, heads), default=0))
     for head, (_, node) in zip(heads, shown, strict=True):

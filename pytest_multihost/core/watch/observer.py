@@ -16,6 +16,7 @@ from pytest_multihost.core.model.memberships import Memberships, find_membership
 from pytest_multihost.core.model.message_sockets import find_endpoints
 from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import PLAIN, Names
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
@@ -73,7 +74,7 @@ class WorldObserver:
         kernel = self.reader(facts).shallow_snapshot()
         operations = _as_expected((each for each, _ in pages), facts)
         recorded = frozenset(self._children())
-        snapshot = Snapshot(kernel, operations, recorded=recorded)
+        snapshot = Snapshot(kernel, operations, recorded=recorded, names=self.rank_names)
         events = [event for each in facts for event in each.active_faults]
         changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
         if self.spec is not None and any(each.service for each in changes):
@@ -118,6 +119,11 @@ class WorldObserver:
             (ends.operations(groups.operations(operations)), last_s) for operations, last_s in pages
         ]
         return found if len(found) == self.size else _with_children(found, self.size)
+
+    @property
+    def rank_names(self) -> Names:
+        """How texts call the ranks."""
+        return self.spec.names if self.spec is not None else PLAIN
 
     @property
     def _has_roles(self) -> bool:
@@ -194,10 +200,12 @@ class WorldObserver:
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
             if self.remote is not None:
                 here = {rank: pid for rank, pid in pids.items() if rank not in self.remote.ranks}
-                local = ProcReader(here, self.harness) if here else NoProcesses()
+                local = (
+                    ProcReader(here, self.harness, names=self.rank_names) if here else NoProcesses()
+                )
                 self._reader = RemoteReader(local, self.remote)
             else:
-                self._reader = ProcReader(pids, self.harness, self.time)
+                self._reader = ProcReader(pids, self.harness, self.time, self.rank_names)
         return self._reader
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pytest_multihost.core.model.operation import Operation, Operations, Scope
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 
 _LOCKS = frozenset({"flock", "lockf"})
@@ -47,6 +47,7 @@ def with_polled_locks(
     operations: Sequence[Operations],
     local: Collection[int],
     holders: Callable[[Scope], Sequence[int]],
+    names: Names,
 ) -> WorldSnapshot:
     """Return the last snapshot of a world, with the holders of locks for which ranks keep trying.
 
@@ -72,11 +73,11 @@ def with_polled_locks(
             of_whom = f"process {pid}, which is not part of this world"
             held_by = f"the lock of {lock.detail}, held by {of_whom}"
             strangers.setdefault(held_by, []).append(seen.rank)
-    notes = [_stranger(lock, waiting) for lock, waiting in strangers.items()]
+    notes = [_stranger(lock, waiting, names) for lock, waiting in strangers.items()]
     return _with_ranks(snapshot, ranks, notes)
 
 
-def locks_left_behind(kernel: KernelSnapshot) -> tuple[str, ...]:
+def locks_left_behind(kernel: KernelSnapshot, names: Names) -> tuple[str, ...]:
     """Return a sentence for each lock of torch's that stays behind when the ranks are ended.
 
     torch builds an extension while it has a file open that it has made (FileBaton), and every other
@@ -88,15 +89,15 @@ def locks_left_behind(kernel: KernelSnapshot) -> tuple[str, ...]:
             if each.kind == "file" and process.rank is not None and _TORCHS.search(each.target):
                 found.setdefault(each.target, process.rank)
     return tuple(
-        f"{rank_set([rank])} is ended while it holds the lock {path}: torch builds an extension"
+        f"{names.of([rank])} is ended while it holds the lock {path}: torch builds an extension"
         " there. The file stays behind, and the next build waits for it: remove it"
         for path, rank in found.items()
     )
 
 
-def _stranger(lock: str, ranks: Sequence[int]) -> str:
+def _stranger(lock: str, ranks: Sequence[int], names: Names) -> str:
     verb = "tries" if len(ranks) == 1 else "try"
-    return f"{rank_set(ranks)} {verb} again and again for {lock}"
+    return f"{names.of(ranks)} {verb} again and again for {lock}"
 
 
 def _with_ranks(

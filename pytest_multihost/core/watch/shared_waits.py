@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot
 from pytest_multihost.core.proof.runtime_threads import is_python, is_runtime_thread
 from pytest_multihost.core.proof.system_calls import (
@@ -112,7 +112,12 @@ def with_shared_wait(
 
 
 def shared_waits(
-    kernel: KernelSnapshot, peek: Peek, *, asked: Collection[int], are_roles: bool = False
+    kernel: KernelSnapshot,
+    peek: Peek,
+    *,
+    asked: Collection[int],
+    names: Names,
+    are_roles: bool = False,
 ) -> Mapping[int, SharedWait]:
     """Return, by rank, the waits that other ranks may end.
 
@@ -121,7 +126,7 @@ def shared_waits(
         asked: The ranks on this machine that are in no known operation.
         are_roles: Whether waits at sockets and pipes are known already.
     """
-    world = _World(kernel, peek, are_roles=are_roles)
+    world = _World(kernel, peek, names, are_roles=are_roles)
     found = ((rank, world.wait_of(rank)) for rank in asked if rank in kernel.ranks)
     return {rank: each for rank, each in found if each is not None}
 
@@ -130,6 +135,7 @@ def shared_waits(
 class _World:
     kernel: KernelSnapshot
     peek: Peek
+    names: Names
     are_roles: bool = False
 
     def wait_of(self, rank: int) -> SharedWait | None:
@@ -193,11 +199,11 @@ class _World:
             return None  # its holder is gone: nobody releases it
         if owner is not None:
             ranks = self._ranks({owner.pid}, process)
-            note = f"waits for a mutex in shared memory that {rank_set(ranks)} holds"
+            note = f"waits for a mutex in shared memory that {self.names.of(ranks)} holds"
             return SharedWait(memory.name, "", ranks, is_sure=True, note=note) if ranks else None
         ranks = self._ranks(memory.sharers, process)
         if ranks:
-            note = f"waits for a {memory.name}, which {rank_set(ranks)} can also release"
+            note = f"waits for a {memory.name}, which {self.names.of(ranks)} can also release"
             return SharedWait(memory.name, "", ranks, note=note)
         if memory.can_be_opened:
             note = f"waits for a {memory.name}, which any rank may open and release"
@@ -208,7 +214,7 @@ class _World:
         what = "semaphore" if thread.call.startswith("sem") else "queue"
         number = thread.args[0] & 0xFFFFFFFF
         ranks = self._ranks(self.peek.operators(thread.call, number), process)
-        whose = f", which {rank_set(ranks)} has used" if ranks else ", which any rank may use"
+        whose = f", which {self.names.of(ranks)} has used" if ranks else ", which any rank may use"
         note = f"waits for System V {what} {number}{whose}"
         return SharedWait(thread.call, f"{what} {number}", ranks, note=note)
 
@@ -219,7 +225,7 @@ class _World:
                 ranks = self._ranks(self.peek.lockers(each.target), process)
                 if ranks:
                     note = f"tries again and again to lock the database {each.target}"
-                    note = f"{note}, of which {rank_set(ranks)} holds a lock"
+                    note = f"{note}, of which {self.names.of(ranks)} holds a lock"
                     return SharedWait("", each.target, ranks, is_lock=True, note=note)
         return None
 
@@ -259,7 +265,7 @@ class _World:
                 if theirs.endpoints == each.endpoints[::-1]
             }
             ranks = self._ranks(pids, process)
-            note = f"waits for {each.target}, whose other end {rank_set(ranks)} has"
+            note = f"waits for {each.target}, whose other end {self.names.of(ranks)} has"
             is_inherited = len(pids) > 1  # a single holder may leave it to another thread
             named = ranks if is_inherited else frozenset[int]()
             return SharedWait(thread.call, each.target, named, note=note if ranks else "")
@@ -284,7 +290,7 @@ class _World:
         ranks = self._ranks(pids, process)
         is_own = any(e.pid in pids and e.rank == process.rank for e in self.kernel.processes)
         if ranks:
-            note = f"waits for {each.target}, whose other end {rank_set(ranks)} has"
+            note = f"waits for {each.target}, whose other end {self.names.of(ranks)} has"
             is_sure = len(ranks) == 1 and not is_own and each.kind == "pipe"
             return SharedWait(thread.call, each.target, ranks, is_sure=is_sure, note=note)
         note = f"waits for the named pipe {each.target}, which any rank may open"
@@ -300,7 +306,7 @@ class _World:
             if theirs.kind == "eventfd" and self.peek.eventfd(other.pid, fd) == number
         }
         ranks = self._ranks(pids, process)
-        note = f"waits for an eventfd that {rank_set(ranks)} can write to" if ranks else ""
+        note = f"waits for an eventfd that {self.names.of(ranks)} can write to" if ranks else ""
         return SharedWait("eventfd", "", ranks, note=note)
 
 

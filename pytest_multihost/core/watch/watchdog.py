@@ -25,7 +25,7 @@ from pytest_multihost.core.blame import (
 from pytest_multihost.core.model.history import Parting
 from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot, SnapshotReason, WorldSnapshot
 from pytest_multihost.core.model.setting_values import Early
 from pytest_multihost.core.outcome import RankFacts
@@ -410,6 +410,7 @@ class Watchdog:
                 operations,
                 local=self.observer.local_pids(facts),
                 holders=holders_of_lock,
+                names=self.observer.rank_names,
             )
         snapshots = tuple(self._snapshots)
         if self._at_failure is not None:
@@ -507,13 +508,18 @@ class Watchdog:
             may_run_jax=self.may_run_jax,
             at_s=now,
             reader=self._native,
-            names=self.observer.names if spec is not None and spec.roles else None,
+            names=self.observer.rank_names,
+            children=self.observer.names if spec is not None and spec.roles else None,
         )
         ranks = self._with_late_work(ranks, kernel, facts)
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
-        notes = (*notes, *locks_left_behind(kernel))
+        notes = (*notes, *locks_left_behind(kernel, self.observer.rank_names))
         if self._search.state.is_proof and self._search.state.last is not None:
-            notes = (*notes, *self._search.state.last.give_ups(), *_left_notes(self._left))
+            notes = (
+                *notes,
+                *self._search.state.last.give_ups(),
+                *_left_notes(self._left, self.observer.rank_names),
+            )
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
     def _can_answer(self, facts: Sequence[RankFacts]) -> list[int]:
@@ -693,9 +699,9 @@ def _last_event_s(facts: RankFacts) -> float:
     return facts.last_event_s if facts.exited_s is None or facts.was_ended else facts.exited_s
 
 
-def _left_notes(left: Collection[int]) -> list[str]:
+def _left_notes(left: Collection[int], names: Names) -> list[str]:
     """Return the note on threads of ranks whose script is over."""
     if not left:
         return []
-    who = rank_set(left)
+    who = names.of(left)
     return [f"threads that still run in {who} were ignored, because the script has ended there"]

@@ -36,7 +36,10 @@ def open_ends(
     for process in now.kernel.processes:
         if not process.is_dead and process.rank not in frozen:
             known = _with_timers(process, timerfds)
-            found += [f"{process_name(process)} {each}" for each in _open_ends(now, known, timed)]
+            found += [
+                f"{process_name(process, now.names)} {each}"
+                for each in _open_ends(now, known, timed)
+            ]
     return tuple(dict.fromkeys(found))
 
 

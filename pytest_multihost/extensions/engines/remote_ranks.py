@@ -13,7 +13,7 @@ from pytest_multihost.core.files import write
 from pytest_multihost.core.model.messages import TakeSnapshot
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 
 Files = Mapping[str, bytes]
@@ -48,6 +48,7 @@ class PeersRanks:
 
     parts: Sequence[RemotePart]
     scratch: Path
+    names: Names
     shallow: list[RemoteSnapshot] = field(default_factory=list)
 
     @property
@@ -62,7 +63,7 @@ class PeersRanks:
         for host, parts in group_by_value((each.host, each) for each in self.parts).items():
             error_s = max(part.clock[1] for part in parts)
             clock = f"times are exact to {error_s * 1e3:.2g} ms" if error_s else "on pytest's clock"
-            ranks = rank_set(rank for part in parts for rank in part.ranks)
+            ranks = self.names.of(rank for part in parts for rank in part.ranks)
             notes.append(
                 f"{ranks} on {host}: watched by the process there, {clock}, without native frames"
             )
@@ -93,8 +94,8 @@ class PeersRanks:
 
     def shallow_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:
         """Return a snapshot of the main threads of all ranks."""
-        return merge_snapshots(local, self.shallow)
+        return merge_snapshots(local, self.shallow, self.names)
 
     def deep_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:
         """Return a snapshot of all threads and file descriptors."""
-        return merge_snapshots(local, self.take(is_deep=True))
+        return merge_snapshots(local, self.take(is_deep=True), self.names)

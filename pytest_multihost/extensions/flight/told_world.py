@@ -27,7 +27,7 @@ from pytest_multihost.core.model.operation import (
     payload_text,
 )
 from pytest_multihost.core.model.origin import Known, Origin
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN, Names
 from pytest_multihost.core.model.result import (
     Activity,
     RankSnapshot,
@@ -191,16 +191,16 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
 def _snapshot(rank: int, progress: Mapping[int, Progress], joined: Joined) -> RankSnapshot:
     one = progress.get(rank)
     if one is None:
-        return RankSnapshot(rank=rank, activity=_activity(one, joined.size))
+        return RankSnapshot(rank=rank, activity=_activity(one, Names(joined.size)))
     return RankSnapshot(
         rank=rank,
-        activity=_activity(one, joined.size),
+        activity=_activity(one, Names(joined.size)),
         operations=tuple(each.operation for each in one.waits_in),
         entered=tuple((joined.groups[group], count) for group, count in one.entered.items()),
     )
 
 
-def _activity(progress: Progress | None, size: int) -> Activity:
+def _activity(progress: Progress | None, names: Names) -> Activity:
     """Return the state of a rank, and its details; shown for ranks that wait in no operation."""
     if progress is None:
         return Activity("no dump", "its state is unknown")
@@ -210,11 +210,11 @@ def _activity(progress: Progress | None, size: int) -> Activity:
         return Activity("moved", "after it was dumped")
     if progress.held_in is not None:
         return Activity(
-            "held", f"has not completed {progress.held_in.describe(size)}, as others have"
+            "held", f"has not completed {progress.held_in.describe(names)}, as others have"
         )
     if not progress.reached:
         return Activity("idle", "it is in no operation")
-    last = progress.reached[-1].operation.describe(size)
+    last = progress.reached[-1].operation.describe(names)
     return Activity("idle", f"it is in no operation; its last one was {last}")
 
 
@@ -353,19 +353,19 @@ def remarks(
     held = [rank for rank, each in progress.items() if each.held_in is not None]
     if held:
         yield (
-            f"{rank_set(held)} launched more operations after one that has completed on other ranks"
+            f"{PLAIN.of(held)} launched more operations after one that has completed on other ranks"
             " only: its device has stopped, or torch's thread that watches the device"
         )
     if gave_up := [rank for rank, each in progress.items() if each.gave_up]:
         yield (
-            f"the operation in which {rank_set(gave_up)} waited has ended without all members: by a"
+            f"the operation in which {PLAIN.of(gave_up)} waited has ended without all members: by a"
             " timeout or another error"
         )
     old = [rank for rank, each in progress.items() if each.is_old]
     if old:
-        yield f"{rank_set(old)} moved after the first dumps or shortly before them: not judged"
+        yield f"{PLAIN.of(old)} moved after the first dumps or shortly before them: not judged"
     if silent := _silent(joined, progress):
-        yield f"{rank_set(silent)} left no dump that can be used"
+        yield f"{PLAIN.of(silent)} left no dump that can be used"
     ahead = {rank: seconds for rank, seconds in ahead_s.items() if seconds}
     for rank, seconds in [*ahead.items()][:_MAX_CULPRITS]:
         than = "ahead" if seconds > 0 else "behind"
@@ -378,7 +378,7 @@ def remarks(
     versions = group_by_value((each.version, rank) for rank, each in joined.recordings.items())
     if len(versions) > 1:
         told = ", ".join(
-            f"{'.'.join(map(str, each))} of {rank_set(ranks)}" for each, ranks in versions.items()
+            f"{'.'.join(map(str, each))} of {PLAIN.of(ranks)}" for each, ranks in versions.items()
         )
         yield f"the dumps are of several formats: {told}"
     elif max(versions, default=KNOWN_VERSION) > KNOWN_VERSION:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pytest_multihost.core.model.printable import visible
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.verdict import JsonVerdict, world_word
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.artifacts import last_attempts
@@ -71,7 +71,7 @@ def _commands(verdict: JsonVerdict, checkout: Checkout) -> Iterator[str]:
     for side, ranks in list(sides_of(verdict["diagnosis"] or {}).items())[:MAX_SIDES]:
         known = checkout.relative(side[0])
         if known is not None and (known, side[1]) != (file, line):
-            text = f"{rank_set(ranks)} {'is' if len(ranks) == 1 else 'are'} here"
+            text = f"{PLAIN.of(ranks)} {'is' if len(ranks) == 1 else 'are'} here"
             yield workflow_command("notice", known, side[1], title, text)
 
 
@@ -93,12 +93,12 @@ def _error_message(verdict: JsonVerdict) -> str:
         after = f"found {diagnosis['detected_after_s']:.1f} s after the last progress"
         lines.append(f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}")
         if diagnosis["waiting"]:
-            lines.append(f"waiting: {rank_set(diagnosis['waiting'])}")
+            lines.append(f"waiting: {PLAIN.of(diagnosis['waiting'])}")
         lines += divergence_texts(diagnosis)
         if verdict["expected"] is False:  # the end may be as expected, and a rank failed besides
             lines += own_errors(verdict, diagnosis["culprits"])
         sides = list(sides_of(diagnosis).items())[:MAX_SIDES]
-        lines += [f"{rank_set(ranks)} at {file}:{line}" for (file, line), ranks in sides]
+        lines += [f"{PLAIN.of(ranks)} at {file}:{line}" for (file, line), ranks in sides]
         lines += [claim for claim, _ in claims_of(diagnosis)]
     return "\n".join(lines)[:_MAX_MESSAGE]
 

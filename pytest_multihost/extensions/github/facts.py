@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.verdict import JsonVerdict
 
 MAX_CLAIMS = 8
@@ -55,5 +55,5 @@ def claims_of(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
     alike = group_by_value(
         ((each["fact"], each["source"]), each["rank"]) for each in diagnosis["evidence"]
     )
-    claims = [(f"{rank_set(ranks)}: {fact}", source) for (fact, source), ranks in alike.items()]
+    claims = [(f"{PLAIN.of(ranks)}: {fact}", source) for (fact, source), ranks in alike.items()]
     return claims[:MAX_CLAIMS]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_multihost.core import files
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.verdict import JsonVerdict, outcome_word, world_word
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import escaped, fitted
@@ -62,7 +62,7 @@ def _row(verdict: JsonVerdict) -> str:
     found = verdict["diagnosis"] or {}
     where = found.get("where")
     sides = [
-        f"{file}:{line} ({rank_set(ranks)})" for (file, line), ranks in sides_of(found).items()
+        f"{file}:{line} ({PLAIN.of(ranks)})" for (file, line), ranks in sides_of(found).items()
     ]
     result = world_word(verdict).upper() if has_failed(verdict) else verdict["status"]
     attempt = f" (attempt {verdict['attempt']})" if verdict["attempt"] > 1 else ""
@@ -71,8 +71,8 @@ def _row(verdict: JsonVerdict) -> str:
         f"{verdict['world_size']} {verdict['backend']}",
         f"{result}{attempt}",
         f"{found['kind']}, {found['confidence']}" if found else "",
-        rank_set(found["culprits"]) if found.get("culprits") else "",
-        rank_set(found["waiting"]) if found.get("waiting") else "",
+        PLAIN.of(found["culprits"]) if found.get("culprits") else "",
+        PLAIN.of(found["waiting"]) if found.get("waiting") else "",
         f"{where['file']}:{where['line']} {where['function']}" if where else "; ".join(sides),
         f"{found['detected_after_s']:.1f} s" if found else "",
     ]
@@ -95,7 +95,7 @@ def _details(verdict: JsonVerdict) -> str:
     )
     for (outcome, label), ranks in alike.items():
         state = f"{outcome}{f', {label.lower()}' if label else ''}"
-        lines.append(f"* {escaped(f'{rank_set(ranks)}: {state}')}")
+        lines.append(f"* {escaped(f'{PLAIN.of(ranks)}: {state}')}")
     if (clock := verdict["clock_jumps"]) is not None:
         real_s = f"{clock['real_s']:.1f} s"
         jumped = f"jumped {clock['jumped_s']:.1f} s; the world took {real_s}"

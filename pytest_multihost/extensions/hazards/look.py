@@ -41,7 +41,7 @@ def look_for_hazards(
         if len(calls) == 1 and None not in calls:  # all ranks launched the same, in the same order
             return Hazards(tuple(rule.name for rule in rules))
     records = {rank: of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)}
-    found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
+    found = find_hazards(records, rules, names=spec.names, place_of=judged.context.place)
     return accept_hazards(found, accepted, nodeid=spec.nodeid)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.operation import group_name
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.extensions.hazards.model import Launch
 from pytest_multihost.extensions.hazards.records import Records
 
@@ -38,7 +38,7 @@ class Occurrences:
     """
 
     found: tuple[Found, ...]
-    size: int
+    names: Names
 
     @property
     def first(self) -> Found:
@@ -48,12 +48,12 @@ class Occurrences:
     @property
     def ranks(self) -> str:
         """The ranks of all sides, such as "ranks 0,1"."""
-        return rank_set(rank for each in self.found for rank, _ in each.sides)
+        return self.names.of(rank for each in self.found for rank, _ in each.sides)
 
     @property
     def group(self) -> str:
         """The group's name, such as "world group"; empty if the finding is about several groups."""
-        return group_name(self.first.group, self.size) if self.first.group else ""
+        return group_name(self.first.group, self.names) if self.first.group else ""
 
     @property
     def operation(self) -> str:

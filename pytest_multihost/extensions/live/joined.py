@@ -24,7 +24,7 @@ from pytest_multihost.core.model.messages import (
     ToPeer,
 )
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.extensions.live.processes import Job
@@ -101,7 +101,7 @@ def joined_job(machines: Sequence[Machine]) -> Job:
     ranks = [rank for _, job in found for rank in job.pids]
     kinds = {(job.launcher, job.size if job.is_size_known else 0) for _, job in found}
     if len(kinds) > 1 or len({*ranks}) < len(ranks):
-        seen = [f"{host}: {rank_set(j.pids)} of {j.size}, by {j.launcher}" for host, j in found]
+        seen = [f"{host}: {PLAIN.of(j.pids)} of {j.size}, by {j.launcher}" for host, j in found]
         raise MultihostError(
             "the processes on these machines are not those of one job",
             seen="\n".join(seen),
@@ -150,6 +150,7 @@ class JoinedReader:
         return merge_snapshots(
             local,
             [RemoteSnapshot(n, seen, p.offset_s, p.uncertainty_s) for n, (p, seen) in pairs],
+            PLAIN,
         )
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:

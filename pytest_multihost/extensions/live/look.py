@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.operation import Operation, Operations, group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.result import Activity, RankSnapshot
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.proof import ProofState, Snapshot
@@ -181,7 +181,7 @@ def _with_shared_waits(
     """Yield the ranks, with waits for what others have as well if nothing else is known."""
     unknown = [e.rank for e in ranks if not (e.operations or e.lock_holders or e.holds_gil)]
     objects = SharedObjects([each.pid for each in now.processes])
-    found = shared_waits(now, objects, asked=unknown)
+    found = shared_waits(now, objects, asked=unknown, names=PLAIN)
     for each in ranks:
         process = now.ranks.get(each.rank)
         wait = found.get(each.rank)
@@ -210,7 +210,7 @@ def _waits(
 
 
 def _gives_up(ranks: Sequence[int], name: str, end: str) -> str:
-    return f"{name} on {rank_set(ranks)} may time out{end}"
+    return f"{name} on {PLAIN.of(ranks)} may time out{end}"
 
 
 def _end(ends_in_s: float | None) -> str:

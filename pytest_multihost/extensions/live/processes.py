@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_multihost.core.launch.launcher_env import Membership, read_membership
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_numbers, rank_set
+from pytest_multihost.core.model.rank_names import PLAIN, rank_numbers
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.core.watch.kernel.proc_files import read_status
 
@@ -266,7 +266,7 @@ class Job:
             return f"processes {' '.join(map(str, self.pids.values()))}"
         by_host = group_by_value((self.hosts[rank], rank) for rank in self.pids)
         return "; ".join(
-            f"{rank_set(ranks)} on {host}: processes {' '.join(str(self.pids[r]) for r in ranks)}"
+            f"{PLAIN.of(ranks)} on {host}: processes {' '.join(str(self.pids[r]) for r in ranks)}"
             for host, ranks in by_host.items()
         )
 

@@ -20,7 +20,7 @@ from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.origin import Known, Origin
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.result import WorldResult, WorldSnapshot, utc_text
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
@@ -163,7 +163,7 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
     moving = {r: look.moving[r] for r in concerned if r in look.moving and r not in inside}
     if spinning := look.spinning.intersection(concerned):
         one = len(spinning) == 1
-        return f"{rank_set(spinning)} {'polls' if one else 'poll'}, and may continue at any time"
+        return f"{PLAIN.of(spinning)} {'polls' if one else 'poll'}, and may continue at any time"
     if not found.culprits:  # a rank that times out moves again, and so may the others
         moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}
     return moving[min(moving)] if moving else ""
@@ -171,7 +171,7 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
 
 def _have(ranks: frozenset[int]) -> str:
     """Return the beginning of a sentence about what ranks have done."""
-    return f"{rank_set(ranks)} {'has' if len(ranks) == 1 else 'have'}"
+    return f"{PLAIN.of(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
 def _not_hung(judged: Judgement, reason: str) -> Judgement:
@@ -186,7 +186,7 @@ def _notes(job: Job, look: Look) -> Iterator[str]:
     yield from _unread(look)
     yield from look.unobserved
     if here := look.unclear & job.pids.keys() - look.unread.keys():
-        yield f"{rank_set(here)} may wait in C++ code, which Python's stacks do not show"
+        yield f"{PLAIN.of(here)} may wait in C++ code, which Python's stacks do not show"
     yield from job.notes
     if look.is_proven:
         yield _PROVEN.format(HORIZON_S)
@@ -200,7 +200,7 @@ def _unread(look: Look) -> Iterator[str]:
     """Yield which stacks could not be read, one sentence for each reason."""
     for why, ranks in group_by_value((why, rank) for rank, why in look.unread.items()).items():
         stacks = "stack" if len(ranks) == 1 else "stacks"
-        yield f"the {stacks} of {rank_set(ranks)} could not be read: {why}"
+        yield f"the {stacks} of {PLAIN.of(ranks)} could not be read: {why}"
 
 
 def _result(job: Job, look: Look) -> WorldResult:

@@ -17,7 +17,7 @@ from pytest_multihost.core.model.collectives import of_function
 from pytest_multihost.core.model.event import Exited, Interrupted, RaisedError
 from pytest_multihost.core.model.operation import GroupKey, Operation, Operations, Scope
 from pytest_multihost.core.model.origin import Known, Origin
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.result import (
     Activity,
     RankSnapshot,
@@ -305,11 +305,11 @@ def _with_conditions(job: _Job, found: Diagnosis) -> Diagnosis:
     conditions = [*job.conditions]
     if asked := sorted({*found.culprits} & job.asked):
         had = "had nothing open when it" if len(asked) == 1 else "had nothing open when they"
-        conditions.insert(0, f"{rank_set(asked)} {had} got the signal to dump")
+        conditions.insert(0, f"{PLAIN.of(asked)} {had} got the signal to dump")
     silent = sorted({*found.culprits} & (job.silent - job.asked))
     if silent:
         many = len(silent) > 1
-        who = f"{rank_set(silent)} {'have' if many else 'has'} no line of it"
+        who = f"{PLAIN.of(silent)} {'have' if many else 'has'} no line of it"
         conditions.insert(0, f"the log is whole: {who}")
         if not job.is_size_said:
             conditions.insert(0, f"the world has {job.size} ranks")
@@ -321,13 +321,14 @@ def _with_conditions(job: _Job, found: Diagnosis) -> Diagnosis:
 
 def _as_parted(job: _Job, judged: Judgement) -> tuple[Judgement, Diagnosis | None]:
     """Return the judgement of ranks that wait at different numbers: they have parted earlier."""
+    names = judged.result.spec.names
     found = judged.diagnosis
     if found is None:
         return judged, None
     sides = sorted(job.parted, key=lambda each: (len(each[1]), each[0].sequence))
     low = min(each.sequence for each, _ in sides)
     words = ", ".join(
-        f"{rank_set(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {each.title}"
+        f"{names.of(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {each.title}"
         for each, ranks in sides
     )
     is_odd = len(sides) > 1 and len(sides[0][1]) < len(sides[-1][1])
@@ -404,7 +405,7 @@ def _add_groups(job: _Job, facts: Facts) -> None:
                 text = f"it has completed all {last} collectives of the default group"
                 job.activities.setdefault(rank, Activity("idle", text))
     if len(waited) > 1:
-        names = ", ".join(f"{rank_set(each.waits)} in {each.key}" for each in waited)
+        names = ", ".join(f"{PLAIN.of(each.waits)} in {each.key}" for each in waited)
         job.notes.append(f"ranks wait in several groups at once: {names}")
 
 
@@ -420,7 +421,7 @@ def _add_placed(job: _Job, one: Placed, *, is_default: bool) -> None:
         text = "has not completed what the others have, although it has launched what they wait in"
         job.activities[rank] = Activity("held", text)
         job.notes.append(
-            f"{rank_set([rank])} has launched all: its device or the transport holds it"
+            f"{PLAIN.of([rank])} has launched all: its device or the transport holds it"
         )
     job.parted = job.parted or one.parted
     if is_default:
@@ -450,7 +451,7 @@ def _add_asked(job: _Job, facts: Facts) -> None:
         job.has_entered(each.rank, operation.group_key, each.enqueued)
         text = f"it has nothing open in the default group; its last one was #{each.enqueued}"
         job.activities[each.rank] = Activity("idle", text)
-        job.conditions.append(f"{rank_set([each.asked_by])} waits in the default group")
+        job.conditions.append(f"{PLAIN.of([each.asked_by])} waits in the default group")
 
 
 def _add_barrier(job: _Job, absent: Absent) -> None:
@@ -569,7 +570,7 @@ def _add_failures(job: _Job, facts: Facts, symptoms: Symptoms) -> None:
             continue
         if each.rank is None or each.rank >= job.size or not _may_have_ended(each, facts, symptoms):
             what = f"{each.type}: {each.message}"[:_MAX_PRINTED].rstrip(": ")
-            who = rank_set([each.rank]) if each.rank is not None else "a process"
+            who = PLAIN.of([each.rank]) if each.rank is not None else "a process"
             job.printed.append(f"{who} printed {what} ({each.at})")
             continue
         known = first.get(each.rank)
@@ -687,7 +688,7 @@ def _add_unwaited(job: _Job) -> None:
         job.said |= quiet
         job.silent -= quiet
         one = len(quiet) == 1
-        who = rank_set(quiet)
+        who = PLAIN.of(quiet)
         job.conditions.append(
             f"{who}, which printed nothing, {'was' if one else 'were'} not in another collective"
         )
@@ -724,7 +725,7 @@ def _finding(job: _Job) -> Finding:
     found = replace(found, ranks=ranks)
     if first is not None:
         verb = "raised " if first.outcome == "failed" else ""
-        reason = f"{rank_set([first.facts.rank])} {verb}{first.summary}"
+        reason = f"{PLAIN.of([first.facts.rank])} {verb}{first.summary}"
         outcome: Outcome = "failed" if first.outcome == "failed" else "crashed"
         return replace(found, outcome=outcome, reason=reason, headline=first.facts.rank)
     if not is_waiting:

@@ -12,7 +12,7 @@ from itertools import permutations
 
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.spec import WorldSpec
 
 Pair = tuple[int, int]
@@ -151,15 +151,15 @@ _WORDS = {
 def effect_of(fault: Fault, spec: WorldSpec) -> Effect:
     """Return the effect of a network fault, for the history of its world."""
     if fault.kind == "partition":
-        return Effect(describe_cut(fault), tuple(sorted(cuts_of(fault, spec))))
+        return Effect(describe_cut(fault, spec.names), tuple(sorted(cuts_of(fault, spec))))
     return Effect(_WORDS[fault.kind])
 
 
-def describe_cut(fault: Fault) -> str:
+def describe_cut(fault: Fault, names: Names) -> str:
     """Return in words between which ranks a partition cuts the network."""
     groups = fault.params["groups"]
-    names = [rank_set(group) for group in groups]
+    sides = [names.of(group) for group in groups]
     if fault.params.get("one_way"):
         send = "sends" if len(groups[0]) == 1 else "send"
-        return f"nothing that {names[0]} {send} reaches {names[1]}"
-    return f"the network is cut between {', '.join(names[:-1])} and {names[-1]}"
+        return f"nothing that {sides[0]} {send} reaches {sides[1]}"
+    return f"the network is cut between {', '.join(sides[:-1])} and {sides[-1]}"

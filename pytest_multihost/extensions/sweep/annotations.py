@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.extensions.sweep.references import report_of
@@ -52,12 +52,12 @@ def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
     yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
     if run.culprit is not None and run.culprit != run.disturbance.passed.where:
         ranks = ranks_at_culprit(run)
-        who = rank_set(ranks) if ranks else "the culprit"
+        who = PLAIN.of(ranks) if ranks else "the culprit"
         did = "decided" if run.has_decided else "is"
         yield "culprit", _with_place(f"{who} {did}", run.culprit)
     if run.waiting is not None and run.waiting_ranks:
         did = "entered another collective" if run.outcome == "mismatched" else "waiting"
-        yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} {did}", run.waiting)
+        yield "waiting", _with_place(f"{PLAIN.of(run.waiting_ranks)} {did}", run.waiting)
     if run.error:
         yield "error", run.error
     if rating := rating_text(weakness):

@@ -24,7 +24,7 @@ from pytest_multihost.core.model.operation import (
     nth,
     tensor_size,
 )
-from pytest_multihost.core.model.rank_names import rank_numbers, rank_set
+from pytest_multihost.core.model.rank_names import Names, rank_numbers
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.core.slots import read_histories, read_slots, slots_path
@@ -84,10 +84,10 @@ class Clash:
         """Return what a side has entered."""
         return OperationName(side.name, self.sequence, self.group)
 
-    def text(self, world_size: int) -> str:
+    def text(self, names: Names) -> str:
         """Return what the sides have entered, in one sentence."""
-        sides = ", ".join(f"{rank_set(each.ranks)} entered {each.words}" for each in self.sides)
-        where = group_name(self.group, world_size, self.ordinal)
+        sides = ", ".join(f"{names.of(each.ranks)} entered {each.words}" for each in self.sides)
+        where = group_name(self.group, names, self.ordinal)
         return f"{sides} as {nth(self.sequence)} collective of the {where}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.layout import (
     INDENT,
@@ -96,7 +96,7 @@ def _block(
     room = width - len(INDENT.text)
     lines += titled("then", [effect] if effect else [], room)
     rows = _rows(run) if width >= _WITH_SOURCE else [replace(e, source="") for e in _rows(run)]
-    drawn = list(table(rows, room if clips else _UNLIMITED))
+    drawn = list(table(rows, room if clips else _UNLIMITED, PLAIN))
     lines += [clip_line(each, room) for each in drawn] if clips else drawn
     if run.error:
         lines += titled("error", [run.error], room)
@@ -124,7 +124,7 @@ def _from_here(directory: str, files: str) -> str:
 
 def _stands_for(run: DisturbedRun) -> str:
     role, rank = run.disturbance.role, run.disturbance.passed.rank
-    return f"; rank {rank} stands for {rank_set(role)}" if len(role) > 1 else ""
+    return f"; rank {rank} stands for {PLAIN.of(role)}" if len(role) > 1 else ""
 
 
 def _rows(run: DisturbedRun) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Fault, Point
 from pytest_multihost.core.model.operation import nth
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
@@ -91,7 +91,7 @@ def place_text(fault: Fault) -> str:
 def disturbance_text(disturbance: Disturbance) -> str:
     """Return a disturbance in words, such as "rank 0's rename of */tmp failed with EIO (once)"."""
     fault = disturbance.fault
-    who = rank_set(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
+    who = PLAIN.of(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
     who = "the first rank" if fault.is_first else who
     kind = _KINDS.get(fault.kind)
     if kind is None or not kind.sentence:
@@ -143,10 +143,10 @@ def waits_text(run: DisturbedRun) -> str:
     verb = "waited" if run.outcome == "timed out" else "waits" if is_one else "wait"
     inside = f" in {text}" if (text := operation_text(run.operation)) else ""
     if set(run.culprits) & set(run.waiting_ranks):
-        everybody = rank_set({*run.culprits, *run.waiting_ranks})
+        everybody = PLAIN.of({*run.culprits, *run.waiting_ranks})
         return f"{everybody} {verb} for each other{inside}{_end(run)}"
-    whom = f" for {rank_set(run.culprits)}" if run.culprits else ""
-    return f"{rank_set(run.waiting_ranks)} {verb}{inside}{whom}{_end(run)}"
+    whom = f" for {PLAIN.of(run.culprits)}" if run.culprits else ""
+    return f"{PLAIN.of(run.waiting_ranks)} {verb}{inside}{whom}{_end(run)}"
 
 
 def _end(run: DisturbedRun) -> str:
@@ -359,7 +359,7 @@ def budget_text(result: SweepResult) -> str:
 
 def roles_text(roles: Sequence[tuple[int, ...]]) -> str:
     """Return the roles in words, such as "rank 0; ranks 1-3"."""
-    return "; ".join(rank_set(role) for role in roles)
+    return "; ".join(PLAIN.of(role) for role in roles)
 
 
 def replay_command(result: SweepResult, run: DisturbedRun) -> str:

@@ -20,6 +20,7 @@ from pytest_multihost.core.watch.kernel import RemoteSnapshot, merge_snapshots
 from pytest_multihost.extensions.engines.pytest_plugin.controller import first_difference
 from pytest_multihost.testing import (
     NEVER,
+    PLAIN,
     Descriptor,
     Endpoint,
     KernelSnapshot,
@@ -65,7 +66,7 @@ def joined(
 ) -> KernelSnapshot:
     """Return both machines' looks as one."""
     other = RemoteSnapshot(**{"number": 1, "snapshot": theirs, "offset_s": -1000.0, **changes})
-    return merge_snapshots(mine, [other])
+    return merge_snapshots(mine, [other], PLAIN)
 
 
 def test_a_look_travels() -> None:

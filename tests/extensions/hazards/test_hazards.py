@@ -15,6 +15,7 @@ from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES, chosen_rul
 from pytest_multihost.testing import (
     Acceptance,
     Frame,
+    Names,
     Operation,
     Scope,
     SourceContext,
@@ -339,7 +340,9 @@ CONTEXT = SourceContext("/root", lambda _, line: f"line {line}")
 
 def found_in(rows: Rows, *, rules: Sequence[str] = ("order", "unwaited")) -> Hazards:
     """Return what rules find."""
-    return find_hazards(rows, [RULES[name] for name in rules], size=3, place_of=CONTEXT.place)
+    return find_hazards(
+        rows, [RULES[name] for name in rules], names=Names(3), place_of=CONTEXT.place
+    )
 
 
 def test_the_same_lines_are_told_once_with_how_often_they_were_seen() -> None:
@@ -396,7 +399,7 @@ def test_a_rule_of_ones_own_is_one_object_with_its_own_words() -> None:
         when="It hangs on Sundays.",
     )
     rows = records(*(Recorded(rank).launch("broadcast", line=7) for rank in PAIR))
-    hazards = find_hazards(rows, [RULES["order"], rule], size=2, place_of=CONTEXT.place)
+    hazards = find_hazards(rows, [RULES["order"], rule], names=Names(2), place_of=CONTEXT.place)
     [hazard] = hazards.found
     assert hazards.rules == ("order", "casts")
     assert hazard.text.splitlines() == [

@@ -36,6 +36,7 @@ from pytest_multihost.extensions.netns.kinds import NETWORK_FAULTS, network_prob
 from pytest_multihost.extensions.netns.relay import MAX_QUEUE_S, Uplink
 from pytest_multihost.extensions.netns.service import NETWORK_SERVICE
 from pytest_multihost.testing import (
+    PLAIN,
     Activity,
     Descriptor,
     Endpoint,
@@ -446,8 +447,8 @@ def test_a_slow_network_is_no_cut() -> None:
 
 def test_a_cut_is_told_by_whom_it_keeps_from_whom() -> None:
     """In the words of a summary."""
-    assert describe_cut(CUT) == "the network is cut between rank 0 and ranks 1-3"
+    assert describe_cut(CUT, PLAIN) == "the network is cut between rank 0 and ranks 1-3"
     three = faults.partition(groups=[[0], [1, 2], [3]])
-    assert describe_cut(three) == "the network is cut between rank 0, ranks 1,2 and rank 3"
+    assert describe_cut(three, PLAIN) == "the network is cut between rank 0, ranks 1,2 and rank 3"
     one_way = faults.partition(groups=[[0], [1, 2]], one_way=True)
-    assert describe_cut(one_way) == "nothing that rank 0 sends reaches ranks 1,2"
+    assert describe_cut(one_way, PLAIN) == "nothing that rank 0 sends reaches ranks 1,2"

@@ -14,7 +14,7 @@ from pytest_multihost.extensions.sweep.judge.assertions import (
     looks_itself,
 )
 from pytest_multihost.extensions.sweep.judge.decisions import Meeting
-from pytest_multihost.testing import Frame, make_event, raised, report, well_behaved
+from pytest_multihost.testing import PLAIN, Frame, make_event, raised, report, well_behaved
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +55,7 @@ def test_an_assertion_of_the_test_is_told_with_its_values() -> None:
     found = failed("step = resume()\nassert step == 7")
     assert found is not None
     assert (found.rank, found.at_s, found.lines) == (0, FAILED_S, (4, 4))
-    assert found.words("/t") == (
+    assert found.words("/t", PLAIN) == (
         "rank 0's own assertion of the test failed (tests/test_a.py:4):"
         " assert 0 == 7 + where 0 = step"
     )

@@ -9,7 +9,7 @@ from builders import cause, operation, stands
 from pytest_multihost.core.blame.notes import keys_like, notes
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import KEY_WAITS
+from pytest_multihost.testing import KEY_WAITS, PLAIN
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_keys_like_the_one_that_a_rank_waits_for_are_named(
     """A key that nobody sets mostly has a slightly different name."""
     wanted = operation(KEY_WAITS[0], kind="wait", detail="run_id")
     waits = (Wait(1, wanted, frozenset({0}), is_sure=False),)
-    assert [*keys_like(cause("finished", [0], waits=waits), there)] == said
+    assert [*keys_like(cause("finished", [0], waits=waits), there, PLAIN)] == said
 
 
 def test_programs_that_nobody_waits_for_are_counted() -> None:

@@ -10,7 +10,7 @@ from builders import cause, operation, stands
 
 from pytest_multihost.core.blame.program_threads import as_unordered, threads_notes
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import Frame, Operation, Start, make_event
+from pytest_multihost.testing import PLAIN, Frame, Operation, Start, make_event
 
 WORLD = builders.world(history=[make_event(0.0, 0, "forked", {"pid": 100})])
 FINDING = judge(WORLD, Symptoms())
@@ -42,7 +42,7 @@ ALONE = {
 def test_threads_that_run_programs_at_once_are_named(other: Operation) -> None:
     """With their programs and the lines at which they have started these."""
     states = {0: stands(0, STEP, other), 1: stands(1, STEP)}
-    (said,) = threads_notes(cause("transport", waiting=(0, 1)), states, FINDING)
+    (said,) = threads_notes(cause("transport", waiting=(0, 1)), states, FINDING, PLAIN)
     lead = "rank 0 runs programs of 2 threads at once"
     step, its = "jit_step #4 of the main thread at train.py:25", f"{other.title} of thread 107"
     assert said == f"{lead}: {step} and {its} at eval.py:7"
@@ -52,7 +52,7 @@ def test_threads_that_run_programs_at_once_are_named(other: Operation) -> None:
 def test_nothing_is_said_of_a_thread_that_is_alone(other: Operation) -> None:
     """A rank may warm up in a thread, or wait in it for what the main thread has started."""
     states = {0: stands(0, STEP, other)}
-    assert [*threads_notes(cause("transport", waiting=(0,)), states, FINDING)] == []
+    assert [*threads_notes(cause("transport", waiting=(0,)), states, FINDING, PLAIN)] == []
 
 
 @pytest.mark.parametrize(

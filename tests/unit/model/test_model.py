@@ -13,7 +13,7 @@ from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack
 from pytest_multihost.core.model.verdict import SCHEMA, RankError, RankResult, Verdict
-from pytest_multihost.testing import make_event, make_spec
+from pytest_multihost.testing import Names, make_event, make_spec
 
 FAILED = RankResult(
     rank=0,
@@ -172,7 +172,7 @@ def test_groups_of_the_same_members_have_different_names(
     operation = Operation(
         name="all_reduce", kind="collective", group=group, sequence=1, since_s=0.0, ordinal=ordinal
     )
-    assert operation.describe(world_size=3) == f"all_reduce #1 ({name})"
+    assert operation.describe(Names(3)) == f"all_reduce #1 ({name})"
 
 
 CONTROLS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from pytest_multihost.core.model.rank_names import rank_set
 )
 def test_ranks_are_written_as_one_reads_them(ranks: list[int], text: str) -> None:
     """Sorted, once each, three and more in a row as a span."""
-    assert rank_set(ranks) == text
+    assert PLAIN.of(ranks) == text

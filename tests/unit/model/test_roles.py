@@ -9,7 +9,6 @@ import pytest
 from pytest_multihost import Role
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.operation import group_name
-from pytest_multihost.core.model.rank_names import rank_name, rank_set, ranks_named
 from pytest_multihost.core.model.role import place_roles, ranks_of, role_problems, sized_roles
 from pytest_multihost.core.model.spec import port_count
 from pytest_multihost.testing import Host, RankSpec, make_spec
@@ -43,23 +42,14 @@ def test_roles_follow_each_other() -> None:
 )
 def test_ranks_are_named_by_their_roles(ranks: list[int], text: str) -> None:
     """Their numbers count within the role."""
-    with ranks_named(SPEC.role_names):
-        assert rank_set(ranks) == text
-    assert rank_set([3]) == "rank 3"
+    assert SPEC.names.of(ranks) == text
+    assert replace(SPEC, roles=()).names.of([3]) == "rank 3"
 
 
 def test_a_group_names_its_members_by_their_roles() -> None:
     """Except the group of all ranks, which has a name of its own."""
-    with ranks_named(SPEC.role_names):
-        assert group_name((1, 2), 6) == "group trainer 1, engine 0"
-        assert group_name(tuple(range(6)), 6) == "world group"
-
-
-def test_names_of_roles_end_with_the_block() -> None:
-    """Also if an exception leaves it: the next test may have no roles."""
-    with pytest.raises(KeyError), ranks_named(SPEC.role_names):
-        raise KeyError
-    assert rank_name(3) == "rank 3"
+    assert group_name((1, 2), SPEC.names) == "group trainer 1, engine 0"
+    assert group_name(tuple(range(6)), SPEC.names) == "world group"
 
 
 def test_a_runtime_sees_its_role_alone() -> None:

@@ -6,7 +6,15 @@ import builders
 
 from pytest_multihost.core.outcome import Symptoms, disagreements, judge
 from pytest_multihost.core.outcome.agreement import require_agreement
-from pytest_multihost.testing import Event, WorldResult, make_event, raised, report, well_behaved
+from pytest_multihost.testing import (
+    PLAIN,
+    Event,
+    WorldResult,
+    make_event,
+    raised,
+    report,
+    well_behaved,
+)
 
 BOOM = raised("ValueError: boom")
 
@@ -41,7 +49,7 @@ def test_ranks_with_equal_values_agree() -> None:
 def test_each_side_is_named_with_its_value_and_line() -> None:
     """Ranks with one value are one side."""
     (found,) = disagreements(world(stated(0, "3"), stated(1, "4", line=9), stated(2, "3")))
-    assert found.words("/t") == (
+    assert found.words("/t", PLAIN) == (
         "ranks differ in 'step': ranks 0,2 have 3 (train.py:7); rank 1 has 4 (train.py:9)"
     )
 
@@ -52,13 +60,13 @@ def test_the_nth_value_of_a_name_is_compared_with_the_nth() -> None:
     second = [stated(rank, str(rank), nth=1) for rank in range(3)]
     (found,) = disagreements(world(*first, *second))
     assert found.nth == 1
-    assert "'step' (value 2): rank 0 has 0" in found.words("/t")
+    assert "'step' (value 2): rank 0 has 0" in found.words("/t", PLAIN)
 
 
 def test_a_rank_that_has_not_stated_a_value_differs() -> None:
     """It went another way than the others."""
     (found,) = disagreements(world(stated(0, "3"), stated(1, "3")))
-    assert found.words("/t").endswith("; rank 2 has not stated it")
+    assert found.words("/t", PLAIN).endswith("; rank 2 has not stated it")
 
 
 def test_only_ranks_that_passed_are_compared() -> None:
@@ -72,8 +80,8 @@ def test_values_with_equal_texts_are_shown_with_their_digests() -> None:
     one, other = stated(0, "float32 (9,) [0.0, ...]"), stated(1, "float32 (9,) [0.0, ...]")
     other = make_event(1.0, 1, "value", {**_detail(other), "digest": "other"})
     (found,) = disagreements(world(one, other, size=2))
-    assert "[0.0, ...], digest d-float3 (train.py:7)" in found.words("/t")
-    assert "digest other" in found.words("/t")
+    assert "[0.0, ...], digest d-float3 (train.py:7)" in found.words("/t", PLAIN)
+    assert "digest other" in found.words("/t", PLAIN)
 
 
 def _detail(event: Event) -> dict[str, object]:

@@ -16,6 +16,7 @@ from pytest_multihost.testing import (
     Ending,
     Event,
     Label,
+    Names,
     Operation,
     Operations,
     Phase,
@@ -734,7 +735,7 @@ def test_a_pattern_of_the_log_is_known_whoever_has_it() -> None:
 )
 def test_a_world_that_its_runtime_has_ended_has_crashed(fates: str, outcome: str) -> None:
     """If no rank is to blame; the reason is how it has ended them."""
-    found = as_aborted(world(fates, "settled"))
+    found = as_aborted(world(fates, "settled"), Names())
     assert found.outcome == outcome
     is_told = found.reason.endswith(": was killed by SIGABRT in the test")
     assert is_told is (outcome == "crashed")

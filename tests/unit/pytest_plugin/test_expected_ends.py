@@ -14,6 +14,7 @@ from pytest_multihost.testing import (
     Diagnosis,
     Event,
     Kind,
+    Names,
     exited,
     make_event,
     raised,
@@ -157,7 +158,8 @@ def diagnosis(kind: Kind) -> Diagnosis:
 
 def expecting(kind: Kind, finding: Finding) -> Finding:
     """Return the finding of a test that expected just this end."""
-    return apply_expectation(finding, Expectation(kind=kind, culprits=(1,)), diagnosis(kind))
+    wanted = Expectation(kind=kind, culprits=(1,))
+    return apply_expectation(finding, wanted, diagnosis(kind), Names())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ from builders import operation, page
 from pytest_multihost.core.blame import BlockingRanks, find_blocking_ranks
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report.live_line import ERASE, blocking_text, overlay, progress_text
-from pytest_multihost.testing import Activity, Exited, Frame, Operations
+from pytest_multihost.testing import PLAIN, Activity, Exited, Frame, Operations
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)
 GONE = Exited(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)
@@ -21,7 +21,9 @@ def test_ranks_in_one_place_are_told_together() -> None:
     facts = [RankFacts(rank, phase="call", parked_s=1.0) for rank in range(4)]
     facts[0] = RankFacts(0, phase="call")
     facts[2] = RankFacts(2, exit=GONE)
-    assert progress_text(12.4, facts) == "12 s: rank 0 in the test, ranks 1,3 done, rank 2 gone"
+    assert (
+        progress_text(12.4, facts, PLAIN) == "12 s: rank 0 in the test, ranks 1,3 done, rank 2 gone"
+    )
 
 
 @pytest.mark.parametrize("phase", ["startup", "setup", "call", "teardown", "shutdown"])
@@ -29,20 +31,20 @@ def test_a_rank_is_told_by_its_phase(phase: str) -> None:
     """Until its test body is over."""
     facts = replace(RankFacts(0), phase=phase)
     place = "the test" if phase == "call" else phase
-    assert progress_text(1.0, [facts]) == f"1 s: rank 0 in {place}"
+    assert progress_text(1.0, [facts], PLAIN) == f"1 s: rank 0 in {place}"
 
 
 def test_who_is_waited_for_is_told_with_what_it_does() -> None:
     """Enough to look it up: the rank, its wait, the line and for how long."""
     blocking = BlockingRanks((0,), Activity("read", "/data/ckpt", ends_in_s=2.0))
     where = Frame("/home/me/storage.py", 17, "read_shard")
-    text = blocking_text(14.2, blocking, for_s=12.1, where=where)
+    text = blocking_text(14.2, blocking, PLAIN, for_s=12.1, where=where)
     assert text == "14 s: waiting for rank 0: read(/data/ckpt) at storage.py:17 for 12 s"
 
 
 def test_what_is_not_known_of_it_is_left_out() -> None:
     """The ranks alone are news enough."""
-    text = blocking_text(5.0, BlockingRanks((0, 3)), for_s=2.0, where=None)
+    text = blocking_text(5.0, BlockingRanks((0, 3)), PLAIN, for_s=2.0, where=None)
     assert text == "5 s: waiting for ranks 0,3 for 2 s"
 
 

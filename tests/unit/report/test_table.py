@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_multihost.core.report.layout import Row, table
+from pytest_multihost.testing import PLAIN
 
 ROWS = [
     Row((0,), "culprit", "failed +0.18 s", "FileNotFoundError: no weights.pt", "test_mine.py:45"),
@@ -12,7 +13,7 @@ ROWS = [
 
 def lines(width: int) -> list[str]:
     """Return the table's lines as text."""
-    return ["".join(each.text for each in line) for line in table(ROWS, width)]
+    return ["".join(each.text for each in line) for line in table(ROWS, width, PLAIN)]
 
 
 def test_a_wide_terminal_has_the_functions() -> None:

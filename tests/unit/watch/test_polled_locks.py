@@ -15,6 +15,7 @@ from pytest_multihost.core.slots import SlotPage, read_slots
 from pytest_multihost.core.watch.kernel import holders_of_lock
 from pytest_multihost.core.watch.polled_locks import polled_lock, with_polled_locks
 from pytest_multihost.testing import (
+    PLAIN,
     KernelSnapshot,
     Label,
     Operation,
@@ -85,6 +86,7 @@ def judged(label: Label = "SLEEPING", *, holder: int = 101) -> WorldSnapshot:
         [Operations(0, (tries(40),)), Operations(1)],
         local={0, 1},
         holders={LOCK: (holder,)}.__getitem__,
+        names=PLAIN,
     )
 
 

@@ -9,7 +9,14 @@ import pytest
 
 from pytest_multihost.core.watch.kernel.shared_objects import SharedMemory, locks_in, span
 from pytest_multihost.core.watch.shared_waits import SharedWait, shared_waits, with_shared_wait
-from pytest_multihost.testing import Descriptor, KernelSnapshot, Process, RankSnapshot, Thread
+from pytest_multihost.testing import (
+    PLAIN,
+    Descriptor,
+    KernelSnapshot,
+    Process,
+    RankSnapshot,
+    Thread,
+)
 
 PIPE = "pipe:[7]"
 ARGS = (0x1000, 0, 0, 0, 0, 0)
@@ -60,7 +67,7 @@ def end(fd: int, kind: str = "pipe", target: str = PIPE, **changes: object) -> D
 def found(peek: Peek, *processes: Process) -> SharedWait | None:
     """Return what rank 0 waits for."""
     kernel = KernelSnapshot(at_s=1.0, processes=processes, is_deep=True)
-    return shared_waits(kernel, peek, asked=[0]).get(0)
+    return shared_waits(kernel, peek, asked=[0], names=PLAIN).get(0)
 
 
 def test_the_holder_of_the_other_end_of_a_pipe_is_waited_for() -> None:

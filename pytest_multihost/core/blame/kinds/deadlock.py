@@ -11,7 +11,6 @@ from pytest_multihost.core.blame.wording import (
     operation_words,
     wait_verb,
 )
-from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.verdict import Sentence, Span, sentence
 from pytest_multihost.core.outcome import Finding
@@ -21,52 +20,59 @@ _LONG_CYCLE = 6
 
 
 def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    names = result.spec.names
     if len(cause.cycle) == 1:
         return _lock_cycle(cause, result)
     if len(cause.cycle) > _LONG_CYCLE:
         return _long_deadlock(cause, result)
-    found = sentence(culprit_span(cause.cycle or cause.waiting, cause), " wait for each other: ")
+    found = sentence(
+        culprit_span(cause.cycle or cause.waiting, cause, names),
+        " wait for each other: ",
+    )
     for rank, ahead in zip(cause.cycle, (*cause.cycle[1:], *cause.cycle[:1]), strict=True):
         wait = next((w for w in cause.waits if w.rank == rank and ahead in w.missing), None)
         operation = wait.operation if wait is not None else None
-        words = operation_words(operation, result.spec.size, otherwise="the lock of a file")
+        words = operation_words(operation, names, otherwise="the lock of a file")
         between = "" if rank == cause.cycle[0] else ", "
-        for_whom = f" for {rank_name(ahead)}"
+        for_whom = f" for {names.rank(ahead)}"
         if wait is not None and operation is not None and not operation.has_members:
             is_shared = operation.kind == "collective" or operation.source == "proc"
             is_one = len(wait.missing) == 1 or not is_shared
-            for_whom = for_whom if is_one else f" for some of {rank_set(sorted(wait.missing))}"
-        found = sentence(found, f"{between}{rank_name(rank)} waits in ", words, for_whom)
+            for_whom = for_whom if is_one else f" for some of {names.of(sorted(wait.missing))}"
+        found = sentence(found, f"{between}{names.rank(rank)} waits in ", words, for_whom)
     return found
 
 
 def _long_deadlock(cause: Cause, result: WorldResult) -> Sentence:
     """Return what the ranks of a long cycle wait in; groups that are alike are one."""
-    who = sentence(culprit_span(cause.cycle, cause), " wait for each other")
-    return in_operations(cause, cause.cycle, who, result.spec.size)
+    names = result.spec.names
+    who = sentence(culprit_span(cause.cycle, cause, names), " wait for each other")
+    return in_operations(cause, cause.cycle, who, names)
 
 
 def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:
+    names = result.spec.names
     (rank,) = cause.cycle
     waits = lock_cycle(result.dumps, rank)
     if not waits and cause.operation is not None and cause.operation.child is not None:
         child = cause.operation.child.title
-        inside = sentence(
-            f"its child {child} in ", operation_words(cause.operation, result.spec.size)
-        )
-        who = sentence(f"processes of {rank_name(rank)} wait for each other: ", inside)
+        inside = sentence(f"its child {child} in ", operation_words(cause.operation, names))
+        who = sentence(f"processes of {names.rank(rank)} wait for each other: ", inside)
         return sentence(who, ", and another one for a lock that one of them holds on a file")
-    *names, last = [each.thread for each in waits]
+    *before, last = [each.thread for each in waits]
     locks = sorted({each.lock for each in waits if each.lock})
     which = f" (lock{'s' * (len(locks) > 1)} {', '.join(locks)})"
-    who = (Span(rank_name(rank), "culprit"),)
-    threads = f"threads {', '.join(names)} and {last} of "
+    who = (Span(names.rank(rank), "culprit"),)
+    threads = f"threads {', '.join(before)} and {last} of "
     found = sentence(threads, who, f" wait for each other{which}")
     others = [each for each in cause.waiting if each != rank]
     if not others:
         return found
-    found = sentence(found, f"; {rank_set(others)} {wait_verb(others)} for {rank_name(rank)}")
-    return in_operations(cause, others, found, result.spec.size)
+    found = sentence(
+        found,
+        f"; {names.of(others)} {wait_verb(others)} for {names.rank(rank)}",
+    )
+    return in_operations(cause, others, found, names)
 
 
 DEADLOCK = HangKind(

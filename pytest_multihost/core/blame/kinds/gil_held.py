@@ -11,9 +11,10 @@ from pytest_multihost.core.outcome import Finding
 
 
 def _gil_held(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    names = result.spec.names
     holds = f" holds the GIL {cause.call}".rstrip()
-    who = sentence("native code in ", culprit_span(cause.culprits, cause), holds)
-    return sentence(who, waiters(cause, finding, result.spec.size))
+    who = sentence("native code in ", culprit_span(cause.culprits, cause, names), holds)
+    return sentence(who, waiters(cause, finding, names))
 
 
 GIL_HELD = HangKind(

@@ -10,7 +10,7 @@ from pytest_multihost.core.blame.kinds.hang_kind import HangKind
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.blame.wording import culprit_span, operation_words, side, words_of_all
 from pytest_multihost.core.model.operation import REQUEST_SCOPE, Operation, group_by_value
-from pytest_multihost.core.model.rank_names import rank_name, rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.verdict import Sentence, Span, sentence
 from pytest_multihost.core.outcome import Finding
@@ -24,10 +24,11 @@ _MAX_SIDES = 4
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     """Return what each side waits in: the culprits' side first or, on a tie, the smallest."""
+    names = result.spec.names
     if cause.sides:
         return _unlike_entries(cause, result)
     if cause.unmatched:
-        return _unmatched(cause)
+        return _unmatched(cause, names)
     if cause.passed:
         return _other_payload(cause, result)
     ranks_in: dict[Sentence, list[int]] = {}
@@ -38,11 +39,11 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         if wait.operation is not None:
             root, frame = wait.operation.root, wait.operation.frame
             to = "to" if wait.operation.name in _TO_ROOT else "from"
-            from_root = f" {to} {rank_name(root)}" if root is not None else ""
+            from_root = f" {to} {names.rank(root)}" if root is not None else ""
             at = ""
             if frame is not None and wait.operation.source == "native-frames":
                 at = f" at {PurePath(frame.file).name}:{frame.line}"
-            words = sentence(operation_words(wait.operation, result.spec.size), from_root, at)
+            words = sentence(operation_words(wait.operation, names), from_root, at)
             ranks_in.setdefault(words, []).append(wait.rank)
     ordered = sorted(
         ranks_in.items(),
@@ -52,23 +53,26 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     for number, (words, ranks) in enumerate(ordered):
         be = "is" if len(ranks) == 1 else "are"
         between = ", " if number else ""
-        found = sentence(found, between, culprit_span(ranks, cause), f" {be} in ", words)
+        found = sentence(found, between, culprit_span(ranks, cause, names), f" {be} in ", words)
     return found
 
 
 def _unlike_entries(cause: Cause, result: WorldResult) -> Sentence:
     """Return what each side entered at one place of the group, the culprits' side first."""
     # The side whose operation is unknown comes last.
+    names = result.spec.names
     (first, ranks), *others = sorted(cause.sides, key=lambda each: each[0].name == SMALLER)
-    group = (Span(f"({first.group_name(result.spec.size)})", "group"),)
-    found = sentence(side(ranks, cause), f" entered {first.title}", _detail(first), " ", group)
+    group = (Span(f"({first.group_name(names)})", "group"),)
+    found = sentence(
+        side(ranks, cause, names), f" entered {first.title}", _detail(first), " ", group
+    )
     texts = {(each.name, each.detail) for each, _ in cause.sides}
     if len(texts) == 1:
-        than = rank_set(rank for _, ranks in others for rank in ranks)
+        than = names.of(rank for _, ranks in others for rank in ranks)
         return sentence(found, f" with another value than {than}")
     for each, theirs in others:
         name = f" {each.name}" if each.name != first.name else ""
-        found = sentence(found, ", ", side(theirs, cause), name, _detail(each))
+        found = sentence(found, ", ", side(theirs, cause, names), name, _detail(each))
     return found
 
 
@@ -78,6 +82,7 @@ def _detail(operation: Operation) -> str:
 
 def _wide_mismatch(sides: Sequence[Wait], cause: Cause, result: WorldResult) -> Sentence:
     """Return the same for many groups that are alike: one side for each operation."""
+    names = result.spec.names
     found: Sentence = ()
     alike = group_by_value(
         ((each.operation.title, len(each.operation.group)), each)
@@ -85,57 +90,61 @@ def _wide_mismatch(sides: Sequence[Wait], cause: Cause, result: WorldResult) -> 
         if each.operation
     )
     for number, each in enumerate(sorted(alike.values(), key=len)[:_MAX_SIDES]):
-        words = words_of_all([wait.operation for wait in each if wait.operation], result.spec.size)
-        who = culprit_span(sorted(wait.rank for wait in each), cause)
+        words = words_of_all([wait.operation for wait in each if wait.operation], names)
+        who = culprit_span(sorted(wait.rank for wait in each), cause, names)
         found = sentence(found, ", " if number else "", who, " are in ", words)
     return found
 
 
 def _other_payload(cause: Cause, result: WorldResult) -> Sentence:
     """Return what each side passed to the operation, the culprits' side first."""
+    names = result.spec.names
     if cause.operation is not None and cause.operation.kind == "transfer":
-        return _other_transfer(cause, cause.operation)
+        return _other_transfer(cause, cause.operation, names)
     if cause.operation is not None and cause.operation.scope == REQUEST_SCOPE:
-        return _other_members(cause, cause.operation)
+        return _other_members(cause, cause.operation, names)
     found: Sentence = ()
     for payload, ranks in cause.passed:
-        who = side(ranks, cause)
+        who = side(ranks, cause, names)
         verb = "passes" if len(ranks) == 1 else "pass"
         to = f" {verb} {payload} to "
         if cause.operation is not None and cause.operation.is_program:
             to = f" {'runs' if len(ranks) == 1 else 'run'} {payload} in "
-        words = sentence(to, operation_words(cause.operation, result.spec.size))
+        words = sentence(to, operation_words(cause.operation, names))
         found = sentence(found, ", ", who, f" {payload}") if found else sentence(who, words)
     return found
 
 
-def _other_members(cause: Cause, request: Operation) -> Sentence:
+def _other_members(cause: Cause, request: Operation, names: Names) -> Sentence:
     """Return which members each side names for a group, the culprits' side first."""
     found: Sentence = ()
     for members, ranks in cause.passed:
         name = "names" if len(ranks) == 1 else "name"
         named = f"the members {members} in new_group #{request.sequence}" if not found else members
-        words = sentence(side(ranks, cause), f" {name} {named}")
+        words = sentence(side(ranks, cause, names), f" {name} {named}")
         found = sentence(found, ", ", words) if found else words
     return found
 
 
-def _unmatched(cause: Cause) -> Sentence:
+def _unmatched(cause: Cause, names: Names) -> Sentence:
     """Return which transfer has no counterpart, and which other one lacks it."""
     found: Sentence = ()
     for rank, transfer in cause.unmatched:
         is_send = "send" in transfer.name
         words = "sends to" if is_send else "receives from"
-        peer = rank_name(transfer.peer) if transfer.peer is not None else "any rank"
+        peer = names.rank(transfer.peer) if transfer.peer is not None else "any rank"
         lacks = f", which {'receives nothing from' if is_send else 'sends nothing to'} it"
         more = lacks if not found else ""
         found = sentence(
-            found, ", while " if found else "", side((rank,), cause), f" {words} {peer}{more}"
+            found,
+            ", while " if found else "",
+            side((rank,), cause, names),
+            f" {words} {peer}{more}",
         )
     return found
 
 
-def _other_transfer(cause: Cause, operation: Operation) -> Sentence:
+def _other_transfer(cause: Cause, operation: Operation, names: Names) -> Sentence:
     """Return what one rank sends to another, and what this one receives."""
     is_send = "send" in operation.name
     found: Sentence = ()
@@ -143,7 +152,7 @@ def _other_transfer(cause: Cause, operation: Operation) -> Sentence:
         cause.passed, key=lambda each: (operation.peer in each[1]) is is_send
     ):
         verb = "receives" if (operation.peer in ranks) is is_send else "sends"
-        words = sentence(side(ranks, cause), f" {verb} {payload}")
+        words = sentence(side(ranks, cause, names), f" {verb} {payload}")
         found = sentence(found, ", ", words) if found else words
     return found
 

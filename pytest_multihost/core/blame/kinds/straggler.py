@@ -15,7 +15,6 @@ from pytest_multihost.core.blame.wording import (
     wait_verb,
 )
 from pytest_multihost.core.model.operation import READY_SCOPE
-from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import innermost_user_frame
 from pytest_multihost.core.model.verdict import Sentence, sentence
@@ -43,32 +42,33 @@ def _computing(cause: Cause, result: WorldResult) -> str:
 
 def never_came(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     """Return what the culprits have not done, and which ranks wait for it."""
-    who, operation, size = culprit_span(cause.culprits, cause), cause.operation, result.spec.size
-    wait = f"{rank_set(cause.waiting)} {wait_verb(cause.waiting)}"
+    operation, names = cause.operation, result.spec.names
+    who = culprit_span(cause.culprits, cause, names)
+    wait = f"{names.of(cause.waiting)} {wait_verb(cause.waiting)}"
     if operation is None:
         direct = [w.rank for w in cause.concerned_waits if w.missing & {*cause.culprits}]
         waiters = sorted({*direct} & {*cause.waiting}) or cause.waiting
-        waiting = f"{rank_set(waiters)} {wait_verb(waiters)} for a lock that "
+        waiting = f"{names.of(waiters)} {wait_verb(waiters)} for a lock that "
         return sentence(waiting, who, f" {'holds' if len(cause.culprits) == 1 else 'hold'}")
     if computing := _computing(cause, result):
         return of_culprits(computing, cause, finding, result)
-    words = operation_words(operation, size)
+    words = operation_words(operation, names)
     into = [w for w in cause.concerned_waits if w.operation and {*cause.culprits} & w.missing]
     if operation.scope == READY_SCOPE:
         return sentence(who, f" never became ready ({operation.detail}); {wait} for that")
     if cause.is_silent:
         nothing = sentence(" for ", who, ", of which nothing was recorded")
-        return in_operations(cause, cause.waiting, sentence(wait), size, nothing)
+        return in_operations(cause, cause.waiting, sentence(wait), names, nothing)
     if operation.kind == "collective":
         return sentence(who, " never reached ", words)
     waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
     if operation.kind == "transfer" and len(cause.culprits) > 1:
-        of = rank_set(w.rank for w in into if w.operation and w.operation.kind == "transfer")
+        of = names.of(w.rank for w in into if w.operation and w.operation.kind == "transfer")
         return sentence(who, f" never did their part in transfers of {of}")
     if operation.kind == "transfer":
-        return sentence(who, " never did its part in ", words, f" of {rank_name(waiter)}")
+        return sentence(who, " never did its part in ", words, f" of {names.rank(waiter)}")
     lacking = sentence(" for something that ", who, " did not provide")
-    return in_operations(cause, cause.waiting, sentence(wait), size, lacking)
+    return in_operations(cause, cause.waiting, sentence(wait), names, lacking)
 
 
 STRAGGLER = HangKind(

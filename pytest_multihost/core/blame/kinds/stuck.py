@@ -6,7 +6,6 @@ from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.kinds.hang_kind import HangKind
 from pytest_multihost.core.blame.wording import culprit_span, in_operations, lost_children
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import phase_name
 from pytest_multihost.core.model.verdict import Sentence, sentence
@@ -14,6 +13,7 @@ from pytest_multihost.core.outcome import Finding
 
 
 def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    names = result.spec.names
     ranks, subject = cause.culprits, result.spec.subject
     phases = group_by_value((finding.ranks[rank].facts.phase, rank) for rank in ranks)
     seen = [result.last_seen.get(rank) for rank in ranks]
@@ -22,12 +22,12 @@ def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     state = f" {'sleeps' if be == 'is' else 'sleep'}" if sleep else f" {be} stuck"
     (first, *_), alone = phases, f", and no other rank waits for {them}"
     where = "" if len(phases) > 1 else f" in {phase_name(first, subject)}"
-    who = sentence(culprit_span(ranks, cause), f"{state}{where}")
+    who = sentence(culprit_span(ranks, cause, names), f"{state}{where}")
     if len(phases) > 1:
-        told = (f"{rank_set(each)} in {phase_name(it, subject)}" for it, each in phases.items())
+        told = (f"{names.of(each)} in {phase_name(it, subject)}" for it, each in phases.items())
         doing = sentence(who, f": {', '.join(told)}")
     else:
-        doing = in_operations(cause, ranks, who, result.spec.size)
+        doing = in_operations(cause, ranks, who, names)
     return sentence(doing, alone, lost_children(cause))
 
 

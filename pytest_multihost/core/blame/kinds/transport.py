@@ -16,44 +16,43 @@ from pytest_multihost.core.blame.wording import (
     waiters,
 )
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.verdict import Sentence, sentence
 from pytest_multihost.core.outcome import Finding
 
 
 def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
-    operation, size = cause.operation, result.spec.size
-    words = operation_words(operation, size, otherwise="an operation")
+    operation, names = cause.operation, result.spec.names
+    words = operation_words(operation, names, otherwise="an operation")
     if cause.culprits:
         are_told = {*_inside(cause)} >= {*cause.waiting}
-        rest = waiters(replace(cause, waits=()) if are_told else cause, finding, size)
-        who = culprit_span(cause.culprits, cause)
+        rest = waiters(replace(cause, waits=()) if are_told else cause, finding, names)
+        who = culprit_span(cause.culprits, cause, names)
         return sentence(who, " left ", words, f" by {cause.error}", rest)
     entered = sorted({*(inside := _inside(cause)), *cause.begun})
     have = "has" if len(entered) == 1 else "have"
     if not entered:  # of the operation nothing is known
-        waits = f"{rank_set(cause.waiting)} {wait_verb(cause.waiting)}"
+        waits = f"{names.of(cause.waiting)} {wait_verb(cause.waiting)}"
         return sentence(waits, f", and {cause.cut.words if cause.cut else 'nothing moves'}")
     if cause.cut is not None:
-        return sentence(f"{rank_set(entered)} {have} entered ", words, f", and {cause.cut.words}")
+        return sentence(f"{names.of(entered)} {have} entered ", words, f", and {cause.cut.words}")
     lines = _lines_in_unknown_groups(cause)
     if operation is not None and len(lines) > 1:
-        where = "; ".join(f"{rank_set(ranks)} at {line}" for line, ranks in lines.items())
+        where = "; ".join(f"{names.of(ranks)} at {line}" for line, ranks in lines.items())
         return sentence(
-            f"{rank_set(entered)} wait in {operation.name} at different lines, of one group or of"
+            f"{names.of(entered)} wait in {operation.name} at different lines, of one group or of"
             f" several: {where}"
         )
     if cause.left:
         has = "has" if len(cause.left) == 1 else "have"
-        found = sentence(f"{rank_set(inside)} {wait_verb(inside)} in ", words)
-        found = sentence(found, f", which {rank_set(cause.left)} {has} left")
+        found = sentence(f"{names.of(inside)} {wait_verb(inside)} in ", words)
+        found = sentence(found, f", which {names.of(cause.left)} {has} left")
         waiting = {each.rank for each in first_waits(cause) if each.operation is not None}
         if gone := [rank for rank in cause.left if rank in waiting]:
-            found = sentence(found, f"; {rank_set(gone)} now {wait_verb(gone)}")
-            return in_operations(cause, gone, found, size)
+            found = sentence(found, f"; {names.of(gone)} now {wait_verb(gone)}")
+            return in_operations(cause, gone, found, names)
         return sentence(found, ", and nothing moves")
-    return sentence(f"{rank_set(entered)} {have} entered ", words, ", and nothing moves")
+    return sentence(f"{names.of(entered)} {have} entered ", words, ", and nothing moves")
 
 
 def _inside(cause: Cause) -> Sequence[int]:

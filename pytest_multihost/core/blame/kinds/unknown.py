@@ -5,22 +5,23 @@ from __future__ import annotations
 from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.kinds.hang_kind import HangKind
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.verdict import Sentence, sentence
 from pytest_multihost.core.outcome import Finding
 
 
 def _unknown(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    names = result.spec.names
     if cause.operation is not None and cause.waiting:
-        return _of_unknown_members(cause, cause.operation)
+        return _of_unknown_members(cause, cause.operation, names)
     late = [each.facts.rank for each in finding.ranks if each.outcome == "hung"]
     if not late:
         return sentence(result.reason or "the world did not end")
-    return sentence(f"{rank_set(late)} did not end; it is unknown which rank is waited for")
+    return sentence(f"{names.of(late)} did not end; it is unknown which rank is waited for")
 
 
-def _of_unknown_members(cause: Cause, operation: Operation) -> Sentence:
+def _of_unknown_members(cause: Cause, operation: Operation, names: Names) -> Sentence:
     """Return which members of a group wait; the others are unknown."""
     inside = [
         wait.rank
@@ -29,14 +30,14 @@ def _of_unknown_members(cause: Cause, operation: Operation) -> Sentence:
     ]
     size = operation.group_size
     verb = "waits" if len(inside) == 1 else "wait"
-    found = sentence(f"{rank_set(inside)} {verb} in {operation.title}")
+    found = sentence(f"{names.of(inside)} {verb} in {operation.title}")
     if operation.kind == "wait" or not size:
         return sentence(found, "; it is unknown for which rank")
     if operation.scope.kind == "creation" and operation.is_open:
         have = "has" if len(inside) == 1 else "have"
         return sentence(found, f": {len(inside)} of {size} members of the group {have} come")
     is_one = len(operation.group) == 1
-    known = f"{rank_set(operation.group)} {'is' if is_one else 'are'} known"
+    known = f"{names.of(operation.group)} {'is' if is_one else 'are'} known"
     return sentence(found, f"; of the {size} members of the group, only {known}")
 
 

@@ -134,6 +134,7 @@ def attempt_page(
         _SCRIPTS,
         page=page,
         above=above,
+        names=page.judged.result.spec.names,
         groups=rank_groups(page),
         merge_stacks=merge_stacks,
         sections=sections,

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pytest_multihost.core.model.printable import visible
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.report.html.sections import folded
 
 if TYPE_CHECKING:
@@ -122,6 +121,5 @@ def environment(folder: Path | None = None) -> jinja2.Environment:
     )
     found.filters["digest"] = _digest
     found.filters["inside"] = inside
-    found.filters["rank_set"] = rank_set
     found.globals["folded"] = folded
     return found

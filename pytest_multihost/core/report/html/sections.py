@@ -15,7 +15,7 @@ from pytest_multihost.core.blame.kinds.hang_kind import HangKind
 from pytest_multihost.core.blame.own_failures import later_failures
 from pytest_multihost.core.model import replay
 from pytest_multihost.core.model.operation import Operation, group_by_value
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot, ServiceRecord, WorldSnapshot
 from pytest_multihost.core.model.spec import phase_name
 from pytest_multihost.core.model.stack import (
@@ -293,7 +293,7 @@ def open_operations(rank: int, page: PageModel) -> list[str]:
     seen = page.last_seen.get(rank)
     operations = seen.operations if seen else ()
     waited = [each for each in operations if each.waited_s is not None] or list(operations)
-    return [each.describe(page.judged.result.spec.size) for each in waited[:2]]
+    return [each.describe(page.judged.result.spec.names) for each in waited[:2]]
 
 
 def phase_words(rank: RankResult, page: PageModel) -> str:
@@ -328,17 +328,20 @@ def child_texts(page: PageModel) -> list[str]:
 
 def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:
     """Return the main threads' labels in all snapshots, grouped by ranks with equal labels."""
-    snapshots, ranks = page.judged.result.snapshots, range(page.judged.result.spec.size)
-    return group_by_value((tuple(_label(each, rank) for each in snapshots), rank) for rank in ranks)
+    result = page.judged.result
+    snapshots, names = result.snapshots, result.spec.names
+    return group_by_value(
+        (tuple(_label(each, rank, names) for each in snapshots), rank) for rank in range(names.size)
+    )
 
 
-def _label(snapshot: WorldSnapshot, rank: int) -> str:
+def _label(snapshot: WorldSnapshot, rank: int, names: Names) -> str:
     seen = next((each for each in snapshot.ranks if each.rank == rank), None)
     if seen is None or seen.label is None:
         return "?"
     moved = " moved" if seen.has_run else ""
     gil = " holds the GIL" if seen.holds_gil else ""
-    locks = f" lock of {rank_set(seen.lock_holders)}" if seen.lock_holders else ""
+    locks = f" lock of {names.of(seen.lock_holders)}" if seen.lock_holders else ""
     return f"{seen.label.lower()}{moved}{gil}{locks}"
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pytest_multihost.core.model.event import FaultChanged, HoldEnded, Parked, SyncPointPassed
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, OperationKind, Scope
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Frame, short_path
 from pytest_multihost.core.outcome import describe_exit
@@ -57,7 +57,7 @@ def timeline_data(page: PageModel) -> Json:
         for found in by_rank.values()
     ]
     marks = sorted(_marks(page))
-    faults = list(_faults(result))
+    faults, names = list(_faults(result)), result.spec.names
     known = chain.from_iterable(by_rank.values())
     instants = chain(
         (us(at_s) for each in known for at_s in (each.since_s, each.ended_s) if at_s is not None),
@@ -71,7 +71,7 @@ def timeline_data(page: PageModel) -> Json:
         "progress": us(result.progress_s) if result.progress_s else None,
         "judged": us(result.detected_s) if result.detected_s else None,
         "ranks": list(_lanes(page, end_us)),
-        "kinds": [_kind(each, result.spec.size) for _, each in tables.kinds.values()],
+        "kinds": [_kind(each, names) for _, each in tables.kinds.values()],
         "places": [
             display_text(f"{short_path(root, each.file)}:{each.line}") if each else ""
             for each in tables.frames
@@ -82,7 +82,7 @@ def timeline_data(page: PageModel) -> Json:
         "faults": faults,
         # For each waiting rank, the ranks that it waits for, as numbers and as text.
         "waits": [
-            (wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "")
+            (wait.rank, wait.for_, names.of(wait.for_) if wait.for_ else "")
             for wait in (diagnosis.waits_for if diagnosis else ())
         ],
         # The operation of the diagnosis, which the script selects at the start.
@@ -123,8 +123,8 @@ def _numbers(each: Operation, result: WorldResult, tables: _Tables) -> tuple[int
     )
 
 
-def _kind(sample: Operation, world_size: int) -> Json:
-    group = sample.group_name(world_size)
+def _kind(sample: Operation, names: Names) -> Json:
+    group = sample.group_name(names)
     return {
         "name": display_text(sample.name),
         "kind": sample.kind,

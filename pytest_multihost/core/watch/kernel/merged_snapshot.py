@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process
-from pytest_multihost.core.model.rank_names import rank_name
+from pytest_multihost.core.model.rank_names import Names
 
 _FOREIGN = 1 << 32
 """Machine n's process ids are offset by n times this; Linux assigns no larger ids."""
@@ -34,14 +34,16 @@ class RemoteSnapshot:
     slack_s: float = 0.0
 
 
-def merge_snapshots(local: KernelSnapshot, others: Sequence[RemoteSnapshot]) -> KernelSnapshot:
+def merge_snapshots(
+    local: KernelSnapshot, others: Sequence[RemoteSnapshot], names: Names
+) -> KernelSnapshot:
     """Return one snapshot of all processes of the world: ranks in order, then their children."""
     found = [_moved(process, each) for each in others for process in each.snapshot.processes]
     ordered = sorted(
         (*local.processes, *found), key=lambda each: (not each.is_rank, each.rank or 0)
     )
     is_deep = local.is_deep and all(each.snapshot.is_deep for each in others)
-    return KernelSnapshot(at_s=local.at_s, processes=_connected(ordered), is_deep=is_deep)
+    return KernelSnapshot(at_s=local.at_s, processes=_connected(ordered, names), is_deep=is_deep)
 
 
 def _moved(process: Process, where: RemoteSnapshot) -> Process:
@@ -75,7 +77,7 @@ def _earliest(ends_s: float | None, where: RemoteSnapshot) -> float | None:
     return ends_s + where.offset_s - where.slack_s
 
 
-def _connected(processes: Sequence[Process]) -> tuple[Process, ...]:
+def _connected(processes: Sequence[Process], names: Names) -> tuple[Process, ...]:
     """Return processes with connections between machines resolved."""
     owners = {
         each.endpoints: process
@@ -87,7 +89,7 @@ def _connected(processes: Sequence[Process]) -> tuple[Process, ...]:
         replace(
             process,
             descriptors={
-                fd: _connect(each, owners.get(each.endpoints[::-1]))
+                fd: _connect(each, owners.get(each.endpoints[::-1]), names)
                 for fd, each in process.descriptors.items()
             },
         )
@@ -95,12 +97,12 @@ def _connected(processes: Sequence[Process]) -> tuple[Process, ...]:
     )
 
 
-def _connect(found: Descriptor, other: Process | None) -> Descriptor:
+def _connect(found: Descriptor, other: Process | None, names: Names) -> Descriptor:
     """Return a descriptor, with the process of the world that it leads to, if any.
 
     A connection with data in flight stays as it is, because unacknowledged data may still arrive.
     """
     if found.kind != "tcp" or found.where != "outside" or other is None or found.queues[1]:
         return found
-    who = "orphan" if other.rank is None else rank_name(other.rank)
+    who = "orphan" if other.rank is None else names.rank(other.rank)
     return replace(found, where="inside", peer=f"{found.peer} ({who})")

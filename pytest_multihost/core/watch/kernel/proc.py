@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread, is_mark
-from pytest_multihost.core.model.rank_names import rank_name
+from pytest_multihost.core.model.rank_names import PLAIN, Names
 from pytest_multihost.core.watch.collection import collection_put_off
 from pytest_multihost.core.watch.kernel import proc_files
 from pytest_multihost.core.watch.kernel.descriptors import Tables
@@ -63,6 +63,7 @@ class ProcReader:
     ranks: Mapping[int, int]
     harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     time: TimeSource = MACHINE_TIME
+    names: Names = PLAIN
     _born: dict[int, float] = field(init=False)
     _waits: dict[int, tuple[tuple[object, ...] | None, float, float]] = field(default_factory=dict)
     """For each thread: its wait's key, the earliest time at which the wait can have begun, and the
@@ -114,7 +115,7 @@ class ProcReader:
         names = {pid: stat.name for pid, stat in stats.items()}
         names |= {pid: _program(pid) for pid in family if is_mark(names.get(pid, ""))}
         called = {
-            pid: f"process {names.get(pid, '')} {pid}" if rank is None else rank_name(rank)
+            pid: f"process {names.get(pid, '')} {pid}" if rank is None else self.names.rank(rank)
             for pid, (rank, _) in family.items()
         }
         parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}

@@ -25,6 +25,7 @@ from pytest_multihost.core.model.message_sockets import (
 )
 from pytest_multihost.core.model.operation import Operation, Operations, group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot, Process
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.outcome import describe_exit
@@ -44,7 +45,7 @@ _MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNIN
 compute, and must release it at intervals; the stacks show which."""
 
 
-def probe_unclear_ranks(
+def probe_unclear_ranks(  # noqa: PLR0913 - how each probe asks, and who is asked
     ranks: Sequence[RankSnapshot],
     kernel: KernelSnapshot,
     *,
@@ -52,8 +53,9 @@ def probe_unclear_ranks(
     flight: FlightRequests,
     may_run_jax: bool,
     at_s: float,
+    names: Names,
     reader: NativeReader | None = None,
-    names: Mapping[int, str] | None = None,
+    children: Mapping[int, str] | None = None,
 ) -> tuple[tuple[RankSnapshot, ...], tuple[str, ...]]:
     """Return the ranks with the results of probes, and a sentence for each failed probe.
 
@@ -64,10 +66,10 @@ def probe_unclear_ranks(
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.
-        names: The names of the ranks' children, by process id, if ranks run programs of several
+        children: The names of the ranks' children, by process id, if ranks run programs of several
             roles, which ask each other over sockets. None: they run one.
     """
-    ranks = _with_lost(ranks, kernel, names) if names is not None else ranks
+    ranks = _with_lost(ranks, kernel, children) if children is not None else ranks
     if not any(_is_unclear(seen) and seen.rank in pids for seen in ranks):
         return tuple(ranks), ()
     ranks = _with_flight(ranks, flight.operations())
@@ -80,15 +82,17 @@ def probe_unclear_ranks(
         and not any(map(is_ended_by_stop, processes[seen.rank].threads))
     }
     with ThreadPoolExecutor(1) as pool:  # in parallel, because both readers start slowly
-        reading = pool.submit(native_threads, asked, reader=reader) if asked else None
+        reading = pool.submit(native_threads, asked, names=names, reader=reader) if asked else None
         may_hold = {s.rank: pids[s.rank] for s in unclear if s.label in _MAY_HOLD_GIL}
         holders = gil_holders(may_hold)
     stacks = reading.result() if reading is not None else NativeStacks()
     # Waits that no recorder sees.
-    at_sockets = {} if names is not None else waits_at_sockets(kernel)
+    at_sockets = {} if children is not None else waits_at_sockets(kernel)
     objects = SharedObjects([each.pid for each in kernel.processes])
     asked_ranks = [seen.rank for seen in unclear if seen.rank not in at_sockets]
-    shared = shared_waits(kernel, objects, asked=asked_ranks, are_roles=names is not None)
+    shared = shared_waits(
+        kernel, objects, asked=asked_ranks, names=names, are_roles=children is not None
+    )
     found = []
     for each in ranks:
         seen = replace(each, holds_gil=True) if each.rank in holders else each
@@ -101,7 +105,7 @@ def probe_unclear_ranks(
         elif _is_unclear(seen):
             seen = with_shared_wait(seen, shared.get(seen.rank), processes[seen.rank], kernel.at_s)
         found.append(seen)
-    found = _with_role_waits(found, kernel, names)
+    found = _with_role_waits(found, kernel, children)
     return tuple(found), stacks.unobserved
 
 

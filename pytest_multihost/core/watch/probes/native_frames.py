@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.blame.inferred import plain_name
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN, Names
 from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.watch.kernel import read_stat
 
@@ -108,7 +108,11 @@ class NativeReader:
 
 
 def native_threads(
-    pids: Mapping[int, int], *, budget_s: float = BUDGET_S, reader: NativeReader | None = None
+    pids: Mapping[int, int],
+    *,
+    names: Names = PLAIN,
+    budget_s: float = BUDGET_S,
+    reader: NativeReader | None = None,
 ) -> NativeStacks:
     """Return all threads of ranks with their native frames, within a common time budget.
 
@@ -140,7 +144,7 @@ def native_threads(
     unread: dict[str, list[int]] = {}
     for rank, why in reasons.items():
         unread.setdefault(why, []).append(rank)
-    unobserved = [f"no native frames of {rank_set(ranks)}: {why}" for why, ranks in unread.items()]
+    unobserved = [f"no native frames of {names.of(ranks)}: {why}" for why, ranks in unread.items()]
     found = {rank: threads[pid] for rank, pid in readable.items() if rank not in reasons}
     return NativeStacks(found, tuple(unobserved))
 

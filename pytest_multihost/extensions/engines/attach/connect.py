@@ -19,7 +19,7 @@ from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import CollectedTest, PeerHello, Refused, ToPeer
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach.admission import Admission
 from pytest_multihost.extensions.engines.attach.peer import (
@@ -96,14 +96,14 @@ class Listener:
 
     def _incomplete(self, missing: Sequence[int], timeout_s: float, remedy: str) -> LaunchError:
         here, (host, port) = [0, *self.peers], self._listener.getsockname()[:2]
-        seen = f"{rank_set(here)} {'is' if len(here) == 1 else 'are'} here"
+        seen = f"{PLAIN.of(here)} {'is' if len(here) == 1 else 'are'} here"
         seen += f", listening at {host}:{port} as {self.membership.source} says"
         if self._admission.refused:
             count, words = self._admission.refusals, "; ".join(self._admission.refused)
             seen += f", {count} connections were refused: {words}"
         have = "has" if len(missing) == 1 else "have"
         return LaunchError(
-            f"{rank_set(missing)} of {self.membership.size} {have} not connected within"
+            f"{PLAIN.of(missing)} of {self.membership.size} {have} not connected within"
             f" {timeout_s:g} s",
             seen=f"{seen}.",
             remedy=remedy,

@@ -138,7 +138,9 @@ class AttachLauncher:
         mine = self.local.start(spec, directory=directory, scratch=scratch, ranks=own)
         parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
         far = [part.remote for part in parts if not part.peer.is_local]
-        world = CompositeWorld([mine, *parts], PeersRanks(far, scratch) if far else None)
+        world = CompositeWorld(
+            [mine, *parts], PeersRanks(far, scratch, spec.names) if far else None
+        )
         try:
             waits = [part.begin_fork(spec, mine.forked.ports, scratch) for part in parts]
             for wait in waits:

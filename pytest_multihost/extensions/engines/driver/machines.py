@@ -72,7 +72,7 @@ class NodesLauncher:
             peer.measure_clock()
         parts = [PeerWorld(peer, ranks, directory, self.root) for peer, ranks in shares]
         far = [part.remote for part in parts if not part.peer.is_local]
-        world = CompositeWorld(parts, PeersRanks(far, scratch) if far else None)
+        world = CompositeWorld(parts, PeersRanks(far, scratch, spec.names) if far else None)
         try:
             first, _ = parts[0].begin_fork(spec, None, scratch)()
             waits = [part.begin_fork(spec, first.ports, scratch) for part in parts[1:]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_multihost.core import files
 from pytest_multihost.core.model.fault import Point
 from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.html import PAGE_NAME, render
 from pytest_multihost.extensions.sweep import words as sweep_words
@@ -161,6 +162,7 @@ def sweep_page(
         folder=_FOLDER,
         result=result,
         rows=rows,
+        names=PLAIN,
         roles=result.plan.roles,
         outcomes=sweep_words.outcome_counts(result.runs),
         weak=WEAK,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from pytest_multihost.core.model.event import RaisedError, ReportMade
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.stack import Frame, LinesOf, short_path
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.extensions.sweep.judge.decisions import Meeting
@@ -39,10 +39,10 @@ class OwnAssertion:
     lines: tuple[int, int]
     text: str
 
-    def words(self, root: str) -> str:
+    def words(self, root: str, names: Names) -> str:
         """Return what has failed, in one sentence; files below `root` are relative to it."""
         where = f"{short_path(root, self.frame.file)}:{self.frame.line}"
-        return f"{rank_set([self.rank])}'s own assertion of the test failed ({where}): {self.text}"
+        return f"{names.rank(self.rank)}'s own assertion of the test failed ({where}): {self.text}"
 
 
 def assertion_of(

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.outcome import disagreements
 from pytest_multihost.core.outcome.agreement import Disagreement
 from pytest_multihost.extensions.sweep.judge.disturbed_world import DisturbedWorld
@@ -131,7 +130,7 @@ def _mismatched(
         culprits=culprits.ranks,
         operation=clash.operation(others),
         kind="mismatch",
-        summary=clash.text(result.spec.size),
+        summary=clash.text(result.spec.names),
         error=_error_text(world, culprits.ranks[0]),
         again=world.has_passed_again(),
         is_pressed=world.was_pressed(),
@@ -144,13 +143,13 @@ def _mismatched(
 
 def _wrong_texts(world: DisturbedWorld, sign: Sign | None) -> Iterator[str]:
     """Yield what is wrong, a sentence each."""
-    root = world.judged.context.root
+    root, names = world.judged.context.root, world.judged.result.spec.names
     if sign == "values":
-        yield from (each.words(root) for each in world.differences)
+        yield from (each.words(root, names) for each in world.differences)
     if sign == "files":
         yield from map(str, world.unreported(outcome_of_ranks(world)).damage())
     if sign == "test":
-        yield from (each.words(root) for each in world.unreported("told").assertions())
+        yield from (each.words(root, names) for each in world.unreported("told").assertions())
 
 
 def _summary(world: DisturbedWorld, outcome: RunOutcome, sign: Sign | None) -> str:
@@ -163,7 +162,7 @@ def _summary(world: DisturbedWorld, outcome: RunOutcome, sign: Sign | None) -> s
     if diagnosis is not None and diagnosis.kind != "unknown":
         return diagnosis.summary
     if outcome in WEAK and (unfinished := world.unfinished()):
-        text = f"{rank_set(unfinished)} did not end"
+        text = f"{world.judged.result.spec.names.of(unfinished)} did not end"
         return f"{text}; {world.judged.finding.reason}"
     return world.judged.finding.reason
 

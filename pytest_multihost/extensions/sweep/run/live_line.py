@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.pytest_plugin.live_display import overwrite
 from pytest_multihost.core.report.live_line import ERASE, overlay
 from pytest_multihost.extensions.sweep.result import Disturbance
@@ -61,5 +61,5 @@ def sweep_progress(
     if doing is None:
         return ", ".join(parts)
     ranks = doing.fault.ranks
-    who = rank_set(ranks) if isinstance(ranks, tuple) else str(ranks)
+    who = PLAIN.of(ranks) if isinstance(ranks, tuple) else str(ranks)
     return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
