@@ -75,6 +75,24 @@ def _ratio(waited: Waited) -> int | None:
     return more // less if is_wide and more % less == 0 else None
 
 
+def numbered(waits: Iterable[Waited]) -> tuple[list[Waited], list[Waited], list[Waited]]:
+    """Return waits whose rank is known, those whose rank is taken as known, and the others.
+
+    A line without a rank in its prefix names that of a group. Lines of torch 2.1 have neither a
+    prefix nor the group: their ranks are taken as those of the world, unless one of them would wait
+    in several collectives, or other lines have prefixes.
+    """
+    known = [each for each in waits if each.rank is not None]
+    others = [each for each in waits if each.rank is None and each.inner is not None]
+    at: dict[int | None, set[tuple[int, str]]] = {}
+    for each in others:
+        at.setdefault(each.inner, set()).add((each.sequence, each.name))
+    is_one_each = all(len(each) == 1 for each in at.values())
+    if known or not is_one_each or any(each.group is not None for each in others):
+        return known, [], others
+    return known, [replace(each, rank=each.inner) for each in others], []
+
+
 def groups_of(waits: Iterable[Waited], counts: Iterable[Counted]) -> tuple[Group, ...]:
     """Return the groups in which ranks wait or have counted.
 

@@ -31,7 +31,11 @@ _ESCAPE = re.compile(
 
 _PREFIXES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\[rank ?:? ?(\d{1,7})\]:?\s?", re.IGNORECASE), "rank"),
-    (re.compile(r"\[[a-z_]*?(\d{1,7})\]:\s?", re.IGNORECASE), "local"),  # torchrun: [default0]:
+    (
+        re.compile(r"\[[a-z_]*?(\d{1,7})\]:(?: (?! ))?", re.IGNORECASE),
+        "local",
+    ),  # torchrun: [default0]:
+    (re.compile(r"\[([a-z][\w.-]{0,60})\|\d{1,7}\]:\s?"), "process"),  # [trainer2|6]:
     (re.compile(r"\[\d+,(\d{1,7})\]<(?:stdout|stderr)>:\s?"), "rank"),  # mpirun --tag-output
     (re.compile(r"\([\w.:<>-]{1,80} (pid=\d+[^)]{0,80})\)\s?"), "process"),  # Ray
     (re.compile(r"\[(pod/[^\]\s]{1,200})\]\s?"), "process"),  # kubectl logs --prefix
@@ -47,6 +51,8 @@ _PREFIXES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s{0,6}(\d{1,7}):\s"), "task"),  # srun --label
 )
 _MOST_PREFIXES = 6
+_INSIDE = re.compile(r"\[rank(\d{1,7})\]:(?=\[[EWIF]\d* | Traceback )\s?")
+"""The prefix of a rank behind a bar of progress, or behind one that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ def normalised(text: str) -> tuple[str, int | None, bool, str]:
         if kind != "time":
             stream = f"{stream} {found[0].strip()}"
         text = text[found.end() :]
+    if inside := _INSIDE.search(text):
+        return text[inside.end() :], int(inside[1]), True, f"{stream} {inside[0].strip()}"
     return text, rank, is_sure, stream
 
 

@@ -20,6 +20,7 @@ class Waited:
         received: Elements that it gets; None if unknown.
         shape: The shape of the tensor, where the line has one.
         at: The file and the line of the log, as in "job.log:17".
+        order: Its place among all lines that were read.
     """
 
     at: str
@@ -31,6 +32,7 @@ class Waited:
     sent: int | None = None
     received: int | None = None
     shape: str = ""
+    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +163,14 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A launcher starts all ranks again: what was said before is of ranks that are gone."""
+    """A launcher starts all ranks again: what was said before is of ranks that are gone.
+
+    Attributes:
+        failed: The line that says how the last start has ended; None: all lines before this one.
+    """
 
     at: str
+    failed: str | None = None
 
 
 Said = Restarted | Waited | Counted | Absent | Behind | Raised | Ended | Standing | Remark

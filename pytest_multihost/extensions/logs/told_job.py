@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.model.collectives import of_function
 from pytest_multihost.core.model.event import Exited, Interrupted, RaisedError
-from pytest_multihost.core.model.operation import GroupKey, Operation, Operations, Scope
+from pytest_multihost.core.model.operation import (
+    GroupKey,
+    Operation,
+    Operations,
+    Scope,
+    group_by_value,
+)
 from pytest_multihost.core.model.origin import Known, Origin
 from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.result import (
@@ -38,10 +44,10 @@ from pytest_multihost.core.model.verdict import Diagnosis, Evidence, Outcome, Ra
 from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding, Symptoms, describe_exit
 from pytest_multihost.core.outcome.finding import suspected_hang
 from pytest_multihost.core.outcome.symptoms import is_closed_connection
-from pytest_multihost.extensions.logs.groups import Placed, groups_of, placed
-from pytest_multihost.extensions.logs.readers.barriers import MONITORED, barrier_name
+from pytest_multihost.extensions.logs.groups import Placed, groups_of, numbered, placed
+from pytest_multihost.extensions.logs.readers.barriers import JAX_FATAL, MONITORED, barrier_name
 from pytest_multihost.extensions.logs.readers.mismatches import MESSAGE
-from pytest_multihost.extensions.logs.readers.nccl_watchdog import DEFAULT
+from pytest_multihost.extensions.logs.readers.nccl_watchdog import CALL, DEFAULT
 from pytest_multihost.extensions.logs.said import (
     Absent,
     Behind,
@@ -153,7 +159,9 @@ class Facts:
             self.remarks,
         )
         for each in kinds:
-            each.clear()
+            gone = [key for key, fact in each.items() if _is_before(fact.at, restart.failed)]
+            for key in gone:
+                del each[key]
         text = "torchrun has started the ranks again: what stands above is left out"
         self.remarks[text] = Remark(restart.at, text)
 
@@ -165,6 +173,13 @@ class Facts:
             kept[key] = value
         else:
             self.is_cut = True
+
+
+def _is_before(at: str, other: str | None) -> bool:
+    """Return whether a line is before another one of the same input; None is behind all."""
+    name, _, number = at.rpartition(":")
+    of, _, limit = (other or "").rpartition(":")
+    return other is None or (name == of and int(number) <= int(limit))
 
 
 def _ranks_of(said: Said) -> Iterator[int]:
@@ -197,6 +212,7 @@ class _Job:
         said: Ranks of which something is known that a verdict may use.
         silent: Ranks of which nothing is known, but which others may wait for.
         asked: Those of them that only got the signal to dump.
+        asked_by: Ranks that wait in a collective of which nothing but its number is known.
     """
 
     size: int
@@ -211,6 +227,7 @@ class _Job:
     said: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
+    asked_by: set[int] = field(default_factory=set)
     parted: tuple[tuple[Operation, tuple[int, ...]], ...] = ()
     conditions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -293,7 +310,8 @@ def _cannot_tell(job: _Job, found: Diagnosis) -> Iterator[str]:
         yield f"the highest rank in the log is {job.size - 1}: the world may have more"
     if found.kind in ("died", "raised"):
         return
-    if job.is_of_nccl:
+    has_lines = any(each.frame for own in job.operations.values() for each in own)
+    if job.is_of_nccl and not has_lines:
         yield _DUMPS_NEXT_TIME
     elif not job.dumps:
         yield _ATTACH_NEXT_TIME
@@ -326,7 +344,7 @@ def _as_parted(job: _Job, judged: Judgement) -> tuple[Judgement, Diagnosis | Non
     if found is None:
         return judged, None
     sides = sorted(job.parted, key=lambda each: (len(each[1]), each[0].sequence))
-    low = min(each.sequence for each, _ in sides)
+    low = min(each.sequence for each, _ in sides if each.sequence)
     words = ", ".join(
         f"{names.of(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {each.title}"
         for each, ranks in sides
@@ -358,14 +376,22 @@ def _job_of(facts: Facts, symptoms: Symptoms) -> _Job:
         ),
     )
     _add_groups(job, facts)
-    for each in facts.absent.values():
-        _add_barrier(job, each)
+    barriers: dict[str, list[Absent]] = {}
+    for absent in facts.absent.values():
+        barriers.setdefault(absent.barrier, []).append(absent)
+    for absents in barriers.values():
+        _add_barrier(job, absents)
     if facts.behind:
         _add_behind(job, [*facts.behind.values()][-1])
     if not job.operations:
-        _add_stacks(job, facts.standing.values())
-        job.is_said = not job.operations
+        _add_stacks(job, [each for each in facts.standing.values() if each.tool != CALL])
+    for call in facts.standing.values():
+        if call.tool == CALL and call.rank is not None:
+            _add_call(job, call.rank, call.frames)
     _add_failures(job, facts, symptoms)
+    if job.dumps and not any("imed out" in each.summary for each in job.findings.values()):
+        job.is_said = not job.operations
+        job.conditions.append("the ranks stood still when their stacks were taken")
     for remark in facts.remarks.values():
         job.notes.append(f"{remark.text} ({remark.at})")
     if facts.is_cut:
@@ -377,7 +403,8 @@ def _size(facts: Facts) -> tuple[int, bool]:
     """Return how many ranks the job has, and whether a line says so."""
     sizes = [each.size for each in facts.absent.values() if each.size]
     sizes += [sum(count for count, _ in each.counts) for each in facts.behind.values()]
-    heard = [rank for rank, *_ in facts.waited if rank is not None]
+    known, taken, _ = numbered(facts.waited.values())
+    heard = [each.rank for each in (*known, *taken) if each.rank is not None]
     heard += [rank for rank, *_ in facts.counted]
     heard += [each.asked_by for each in facts.counted.values() if each.asked_by is not None]
     heard += [rank for each in facts.absent.values() for rank in (*each.missing, *each.waiting)]
@@ -391,7 +418,13 @@ def _size(facts: Facts) -> tuple[int, bool]:
 
 
 def _add_groups(job: _Job, facts: Facts) -> None:
-    groups = groups_of(facts.waited.values(), facts.counted.values())
+    known, taken, others = numbered(facts.waited.values())
+    groups = groups_of((*known, *taken), facts.counted.values())
+    if taken:
+        job.conditions.append("the lines number the ranks as the world does")
+    for other in others[:1]:
+        text = "the lines do not say which ranks of the world wait in groups"
+        job.notes.append(f"{text} ({other.at} and {len(others) - 1} more)")
     waited = [each for each in groups if each.waits]
     for number, group in enumerate(waited):
         one = placed(group, job.size, number + 1)
@@ -452,14 +485,20 @@ def _add_asked(job: _Job, facts: Facts) -> None:
         text = f"it has nothing open in the default group; its last one was #{each.enqueued}"
         job.activities[each.rank] = Activity("idle", text)
         job.conditions.append(f"{PLAIN.of([each.asked_by])} waits in the default group")
+        job.asked_by.add(each.asked_by)
 
 
-def _add_barrier(job: _Job, absent: Absent) -> None:
-    operation = _barrier(job, absent.barrier, absent.at)
-    for rank in absent.waiting:
-        job.waits(rank, operation)
-    for rank in absent.missing:
-        job.has_entered(rank, operation.group_key, 0)
+def _add_barrier(job: _Job, absents: Sequence[Absent]) -> None:
+    """Add what messages say about one barrier."""
+    missing = {rank for each in absents for rank in each.missing}
+    waiting = {rank: each.at for each in absents for rank in each.waiting}
+    if missing and not waiting:
+        waiting = {rank: absents[0].at for rank in range(job.size) if rank not in missing}
+        job.conditions.append("the barrier's message names all that did not come")
+    for rank, at in waiting.items():
+        job.waits(rank, _barrier(job, absents[0].barrier, at))
+    for rank in missing:
+        job.has_entered(rank, _barrier(job, absents[0].barrier, "").group_key, 0)
 
 
 def _barrier(job: _Job, name: str, at: str) -> Operation:
@@ -504,6 +543,13 @@ def _add_behind(job: _Job, behind: Behind) -> None:
     )
 
 
+def _add_call(job: _Job, rank: int, frames: Sequence[Frame]) -> None:
+    """Add the line of a call to the only collective that its rank waits in."""
+    own = job.operations.get(rank, [])
+    if len(own) == 1:
+        own[0] = replace(own[0], frame=innermost_user_frame(frames))
+
+
 def _snake(name: str) -> str:
     return "".join(f"_{each.lower()}" if each.isupper() else each for each in name).lstrip("_")
 
@@ -534,9 +580,9 @@ def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
         operation = _of_frames(frames, job.size, "python-frames")
         if operation is not None:
             job.operations.setdefault(rank, []).append(operation)
+        else:
+            job.activities[rank] = Activity("elsewhere", "its stack shows no collective")
     names = {each.name for theirs in job.operations.values() for each in theirs}
-    if job.dumps:
-        job.conditions.append("the ranks stood still when their stacks were taken")
     if job.dumps and len(names) > 1:
         job.conditions.append("the ranks' calls are of one group")
 
@@ -576,15 +622,51 @@ def _add_failures(job: _Job, facts: Facts, symptoms: Symptoms) -> None:
         known = first.get(each.rank)
         if known is None or (_is_symptom(known, symptoms) and not _is_symptom(each, symptoms)):
             first[each.rank] = each
+    timeouts = [(each.at, each.order) for each in facts.waited.values()]
     for rank, raised in first.items():
-        _add_raised(job, rank, raised, is_symptom=_is_symptom(raised, symptoms))
+        follows = _is_symptom(raised, symptoms) or _is_behind(raised.at, raised.order, timeouts)
+        _add_raised(job, rank, raised, is_symptom=follows)
+    timeouts += [(e.at, e.order) for e in first.values() if "imed out" in e.message]
     for ended in facts.ended.values():
         if ended.rank is None:
             job.ends.append(f"{ended.by}: {ended.why} ({ended.at})")
-        elif ended.rank not in job.findings and ended.rank < job.size:
+        elif ended.rank not in job.findings and not _follows_timeout(ended, timeouts):
             _add_ended(job, ended.rank, ended)
     job.notes += [*job.printed, *job.ends]
     _add_unwaited(job)
+    _part_those_who_asked(job)
+
+
+def _part_those_who_asked(job: _Job) -> None:
+    """Let ranks have parted that wait in a collective while others wait in calls of their own."""
+    calls = {rank: own[0] for rank, own in job.operations.items() if rank not in job.asked_by}
+    if not job.asked_by or not calls:
+        return
+    sides = group_by_value((each.title, rank) for rank, each in calls.items())
+    first = min(job.asked_by)
+    job.parted = (
+        (job.operations[first][0], tuple(sorted(job.asked_by))),
+        *((calls[ranks[0]], tuple(ranks)) for ranks in sides.values()),
+    )
+    job.conditions.append("the ranks' calls are of one group")
+
+
+def _is_behind(at: str, order: int, others: Iterable[tuple[str, int]]) -> bool:
+    """Return whether a line is behind one of others in the same input; inputs have no order."""
+    name = at.rpartition(":")[0]
+    return any(order > other and name == place.rpartition(":")[0] for place, other in others)
+
+
+def _follows_timeout(ended: Ended, timeouts: Sequence[tuple[str, int]]) -> bool:
+    """Return whether a process has ended after ranks had waited for too long.
+
+    torchrun ends all ranks soon after one of them: none times out before its summary, unless that
+    came first. A process that lacked memory may have been what the others waited for.
+    """
+    if ended.why == "out of memory" or ended.by == "jax":
+        return False
+    is_last = ended.by == "torchrun" and bool(timeouts)
+    return is_last or _is_behind(ended.at, ended.order, timeouts)
 
 
 def _may_have_ended(raised: Raised, facts: Facts, symptoms: Symptoms) -> bool:
@@ -606,7 +688,7 @@ def _may_have_ended(raised: Raised, facts: Facts, symptoms: Symptoms) -> bool:
 
 def _is_symptom(raised: Raised, symptoms: Symptoms) -> bool:
     """Return whether an exception follows from other ranks, or says that they do not match."""
-    if _OF_ALL.search(raised.message):
+    if _OF_ALL.search(raised.message) or raised.type == JAX_FATAL:
         return True
     error = RaisedError(type=raised.type, message=raised.message, causes=raised.causes)
     text = f"{raised.type}: {raised.message}"
@@ -634,7 +716,12 @@ def _add_raised(job: _Job, rank: int, raised: Raised, *, is_symptom: bool) -> No
     job.places[rank] = raised.at
     if is_symptom and rank not in job.operations:
         operation = _given_up(job, rank, raised)
-        if operation is not None:
+        idle = job.activities.get(rank)
+        if operation is not None and idle is not None:
+            place = f" at {file}:{line}" if file is not None else ""
+            text = f"{idle.target}; it was in {operation.title}{place}"
+            job.activities[rank] = replace(idle, target=text)
+        elif operation is not None:
             job.waits(rank, replace(operation, since_s=at_s, waited_s=at_s))
 
 
@@ -658,7 +745,7 @@ def _given_up(job: _Job, rank: int, raised: Raised) -> Operation | None:
 
 
 def _add_ended(job: _Job, rank: int, ended: Ended) -> None:
-    if ended.code == 0 or ended.signal == _SIGTERM:
+    if ended.code == 0 or ended.signal == _SIGTERM or rank >= job.size:
         return
     if rank in job.operations and ended.signal in (None, _ABORT):
         return  # its runtime has ended it because it waited for too long
@@ -678,7 +765,8 @@ def _add_unwaited(job: _Job) -> None:
     gave_up = [each for each in job.findings.values() if each.outcome == "collateral"]
     failed = [each for each in job.findings.values() if each.outcome in ("failed", "crashed")]
     timed_out = [each for each in gave_up if "imed out" in each.summary]
-    quiet = frozenset(range(job.size)) - job.findings.keys() - job.operations.keys()
+    known = job.findings.keys() | job.operations.keys() | job.dumps.keys()
+    quiet = frozenset(range(job.size)) - known
     if failed or not gave_up or not quiet:
         return
     if not timed_out:

@@ -56,7 +56,8 @@ def command_barrier() -> str:
     """Rank 7 has launched collectives of NCCL; two others wait in a barrier over gloo."""
     frames = (("/job/server.py", 12718, "sync"), (TORCH, 5237, "barrier"))
     waited = (
-        "RuntimeError: [/gloo/unbound_buffer.cc:{}] Timed out waiting 1800000ms for {} operation"
+        "RuntimeError: [/gloo/unbound_buffer.cc:{}] Timed out waiting 1800000ms for {} operation to"
+        " complete"
     )
     return (
         traceback(3, waited.format(78, "recv"), *frames)
@@ -158,10 +159,11 @@ def report_of_the_store() -> str:
         timeout(0, 1155874, "ALLREDUCE", (9445376, 9445376))
         + "[rank0]:[E410 07:09:16.129 ProcessGroupNCCL.cpp:1709] [PG ID 0 PG GUID 0(default_pg)"
         " Rank 0] \n\t - [0] Timeout at collective: ALLREDUCE, #1155874\n"
-        "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
-        "\t     [1] finished collective #1155873, but didn't join collective #1155874 (count from 1)"
-        "\n\t - Snapshot of ranks' latest states:\n\t   #1155873 finished ranks:\n"
-        "\t     [1] finished ALLREDUCE\n\t   #1155874 started ranks:\n\t     [0] started ALLREDUCE\n"
+        "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync"
+        " are:\n"
+        "\t     [1] finished collective #1155873, but didn't join collective #1155874 (count from"
+        " 1)\n\t - Snapshot of ranks' latest states:\n\t   #1155873 finished ranks:\n\t     [1]"
+        " finished ALLREDUCE\n\t   #1155874 started ranks:\n\t     [0] started ALLREDUCE\n"
     )
 
 
@@ -183,7 +185,8 @@ def uninitialised() -> str:
     prefix = "(RayWorkerWrapper pid=489968) [rank1]:[E ProcessGroupNCCL.cpp"
     work = "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1572864, NumelOut=1572864, Timeout(ms)=6)"
     return (
-        f"{prefix}:563] [Rank 1] Watchdog caught collective operation timeout: {work} ran for 6 ms\n"
+        f"{prefix}:563] [Rank 1] Watchdog caught collective operation timeout: {work} ran for 6"
+        " ms\n"
         f"{prefix}:1537] [PG 1 Rank 1] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last"
         " completed NCCL work: 93459313471793.\n"
     )

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from pytest_multihost.extensions.logs.lines import Line
 from pytest_multihost.extensions.logs.readers.reader import Parse, Reader
-from pytest_multihost.extensions.logs.said import Absent, Ended, Said
+from pytest_multihost.extensions.logs.said import Absent, Ended, Raised, Said
 
 MONITORED = "monitored_barrier"
+JAX_FATAL = "JAX distributed service"
+"""The type of what ends a rank of jax because of another rank."""
 
 _FAILED = re.compile(r"Ranks? ([\d, ]{1,2000}?) failed to pass monitoredBarrier")
 _OF = re.compile(r"\[Rank (\d{1,7})\]:")
@@ -23,10 +25,16 @@ _JAX = re.compile(
 )
 _TASKS = re.compile(r"# of tasks that reached the barrier: (\d{1,7})/(\d{1,7})")
 _AT = re.compile(r"first task at the barrier: (?:\S{0,80}/task:)?(\d{1,7})")
-_LATE = re.compile(r"timed out task names:\s{0,4}(.{0,4000})$")
+_LATE = re.compile(r"timed out task names:\s{0,4}(.{0,4000})$", re.IGNORECASE)
 _TASK = re.compile(r"(?:^|/task:)(\d{1,7})\b")
 _HEARTBEAT = re.compile(r"Task (?:\S{0,80}/task:)?(\d{1,7}) heartbeat timeout")
 _UNHEALTHY = re.compile(r"tasks are unhealthy \(stopped sending heartbeats\):\s{0,4}(.{0,2000})$")
+_FATAL = re.compile(
+    r"Terminating process because the ((?:JAX distributed service|coordinator) detected"
+    r" [\w ]{1,40})\.?(?:.{0,600}?absl::Status: (.{1,400}))?"
+)
+"""A rank ends itself, since another one is gone or did not come."""
+
 _NO_HEARTBEATS = "stopped sending heartbeats"
 _BEHIND = 8
 _MOST = 5000
@@ -65,6 +73,9 @@ def _begin() -> Parse:
             return 0
         if dead := _HEARTBEAT.search(text):
             say(Ended(line.at, int(dead[1]), "jax", why=_NO_HEARTBEATS, order=line.order))
+        if fatal := _FATAL.search(text):
+            why = f"{fatal[1]}: {fatal[2] or ''}".rstrip(": ")
+            say(Raised(line.at, line.rank, line.stream, JAX_FATAL, why, why, line.order))
         one = open_ones.get(line.stream)
         if barrier := _JAX.search(text):
             one = open_ones[line.stream] = _Open(line.at, barrier_name(barrier))
@@ -113,6 +124,12 @@ def _take(one: _Open, text: str, order: int, say: Callable[[Said], None]) -> Non
 
 BARRIERS = Reader(
     "barriers",
-    (b"monitoredBarrier", b"Barrier timed out", b"heartbeat timeout", b"sending heartbeats)"),
+    (
+        b"monitoredBarrier",
+        b"Barrier timed out",
+        b"heartbeat timeout",
+        b"sending heartbeats)",
+        b"Terminating process because",
+    ),
     _begin,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from pytest_multihost.extensions.logs.lines import Line
 from pytest_multihost.extensions.logs.readers.reader import Parse, Reader
@@ -22,8 +23,8 @@ _SRUN = re.compile(
     re.IGNORECASE,
 )
 _SLURM = re.compile(
-    r"(?:slurmstepd|srun): error: .{0,200}?(CANCELLED AT \S{1,40} DUE TO TIME LIMIT|CANCELLED AT"
-    r" \S{1,40}|oom.kill event|Detected \d{1,9} oom.kill)",
+    r"(?:slurmstepd(?:-[\w.-]{1,80})?|srun): error: .{0,200}?"
+    r"(CANCELLED AT \S{1,40}(?: DUE TO [A-Z ]{1,40})?|oom.kill event|Detected \d{1,9} oom.kill)",
     re.IGNORECASE,
 )
 _KERNEL = re.compile(r"Out of memory: Killed process (\d{1,9}) \(([^)]{1,60})\)", re.IGNORECASE)
@@ -36,6 +37,12 @@ _SIGNALS = {
     "bus error": 7,
 }
 _RESTART = "will restart worker group"
+_FAILED = re.compile(r"\b(\d{1,9}) torch/\S{1,80}\] failed \(exitcode: -?\d{1,9}\) local_rank: ")
+_MOST_AGENTS = 5000
+_GOES_ON = 12
+"""Ranks that print more lines than this behind the failure of one have been started again."""
+
+_WATCHED = 400
 _BEHIND = 8
 _MOST_RANKS = 512
 
@@ -72,13 +79,54 @@ def _one(line: Line) -> Iterator[Said]:
         yield Ended(line.at, None, "the kernel", signal=9, why=why, order=line.order)
 
 
+@dataclass(slots=True)
+class _Restarts:
+    """What shows that torchrun has started the ranks again, although it may not say so.
+
+    Attributes:
+        failed: By agent, the line that says that a rank has failed.
+        last: The last one of them, while it is open whether the ranks go on behind it.
+        lines: How many lines ranks have printed behind it.
+        left: How many lines behind it are still looked at.
+    """
+
+    failed: dict[str, str] = field(default_factory=dict)
+    last: str = ""
+    lines: int = 0
+    left: int = 0
+
+    def look(self, line: Line) -> Iterator[Said]:
+        """Yield that the ranks were started again, if a line shows it."""
+        text = line.text
+        if found := _FAILED.search(text):
+            earlier = self.failed.get(found[1])
+            if earlier is not None:
+                yield Restarted(line.at, earlier)
+            if len(self.failed) < _MOST_AGENTS:
+                self.failed[found[1]] = line.at
+            self.last, self.lines, self.left = line.at, 0, _WATCHED
+        elif "ChildFailedError" in text:
+            self.left = 0
+        elif self.left:
+            self.left -= 1
+            is_failure = text.startswith((" ", "Traceback", "[")) or "Error" in text
+            self.lines += line.rank is not None and not is_failure
+            if self.lines >= _GOES_ON:
+                self.left = 0
+                yield Restarted(line.at, self.last)
+
+
 def _begin() -> Parse:
     summary: dict[str, tuple[str, bool, int | None]] = {}
+    restarts = _Restarts()
 
     def parse(line: Line, say: Callable[[Said], None]) -> int:
-        text = line.text
-        for each in _one(line):
+        for each in (*_one(line), *restarts.look(line)):
             say(each)
+        return max(restarts.left, summarised(line, say))
+
+    def summarised(line: Line, say: Callable[[Said], None]) -> int:
+        text = line.text
         if _ROOT.search(text):
             summary.clear()
             summary[line.stream] = ("torchrun", True, None)
@@ -109,9 +157,10 @@ ENDINGS = Reader(
         b"Root Cause (first observed failure)",
         b"Failures:",
         b"srun: error",
-        b"slurmstepd: error",
+        b"slurmstepd",
         _RESTART.encode(),
-        b"Out of memory: Killed",
+        b"failed (exitcode: ",
+        b"ut of memory: Killed",
     ),
     _begin,
 )

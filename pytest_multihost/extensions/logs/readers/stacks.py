@@ -18,7 +18,7 @@ _FAULT = re.compile(
     r"^(Thread|Current thread) (0x[0-9a-f]{1,16})(?: \[[^\]]{0,60}\])? \(most recent call first\):$"
 )
 _FAULT_ALONE = re.compile(r"^Stack \(most recent call first\):$")
-_FAULT_FRAME = re.compile(r'^ {2}File "([^"]{1,500})", line (\d{1,9}) in (.{1,200})$')
+_FAULT_FRAME = re.compile(r'^ {1,4}File "([^"]{1,500})", line (\d{1,9}) in (.{1,200})$')
 _GDB = re.compile(r"^Thread (\d{1,9}) \(.{0,200}\):$")
 _GDB_FRAME = re.compile(
     r"^#\d{1,5}\s{1,4}(?:0x[0-9a-f]{1,16} in )?([^\s(]{1,300}) ?\(.*?\)"
@@ -28,7 +28,7 @@ _PYSTACK = re.compile(
     r"^Traceback for thread (\d{1,9})(?: \(([^)]{0,60})\))?.{0,120}\(most recent call last\):$"
 )
 _PYSTACK_FRAME = re.compile(
-    r'^ {4}\((Python|C)\) File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$'
+    r'^ {3,5}\((Python|C)\) File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$'
 )
 _HEADING = re.compile(
     r"^[=#* -]{0,8}(?:TP|rank)[ _:#]?(\d{1,6})(?:[ -]{1,3}(\d{1,6}))?\b.{0,60}$", re.IGNORECASE

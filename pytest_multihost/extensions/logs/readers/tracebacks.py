@@ -1,4 +1,8 @@
-"""Python's tracebacks, by the rank that has printed each; those of several ranks may be mixed."""
+"""Python's tracebacks, by the rank that has printed each; those of several ranks may be mixed.
+
+torchrun has them twice more if the program uses its `record`: in its summary, under the rank, and
+in an error.json for each rank.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,15 @@ _CHAINED = re.compile(
 )
 _THREAD = re.compile(r"^Exception in thread")
 _CHAIN = "chained"
+_SUMMARY_RANK = re.compile(r"^  rank {1,9}: (\d{1,7}) \(local_rank: ")
+_SUMMARY_START = f"  traceback : {START}"
+_INDENT = "  "
+"""What torchrun puts before each line of a traceback in its summary."""
+
+_STORED = re.compile(r'"message": "((?:[^"\\]|\\.){1,4000})", "extraInfo": \{"py_callstack": "')
+_STORED_FRAME = re.compile(
+    r' File \\"((?:[^"\\]|\\[^"]){1,500})\\", line (\d{1,9}), in ([^\\"]{1,200})\\n'
+)
 _NOT_ERRORS = frozenset({"Traceback", "Exception ignored in", "Root Cause"})
 _MOST_FRAMES = 400
 _MOST_TEXT = 200
@@ -47,11 +60,49 @@ class _Open:
     is_thread: bool = False
 
 
+def _stored(line: Line) -> Raised | None:
+    """Return the exception of a rank's error.json; None if a line is no such file."""
+    found = _STORED.search(line.text)
+    if found is None:
+        return None
+    name, _, message = found[1].partition(": ")
+    frames = [Frame(e[1], int(e[2]), e[3]) for e in _STORED_FRAME.finditer(line.text)]
+    message = message.replace('\\"', '"').replace("\\n", " ")[:2000]
+    text = f"{name}: {message}".rstrip(": ")
+    frames = frames[:_MOST_FRAMES][::-1]
+    return Raised(line.at, line.rank, line.stream, name, message, text, line.order, tuple(frames))
+
+
+def _of_summary(line: Line, ranks: dict[str, int]) -> Line:
+    """Return a line of torchrun's summary as one of the rank that it is about.
+
+    Args:
+        ranks: By stream, the rank that the summary has named last.
+    """
+    if rank := _SUMMARY_RANK.match(line.text):
+        ranks.clear()
+        ranks[line.stream] = int(rank[1])
+        return line
+    told = ranks.get(line.stream)
+    if told is None or (line.text and not line.text.startswith(_INDENT)):
+        return line
+    is_start = line.text.startswith(_SUMMARY_START)
+    text = START if is_start else line.text.removeprefix(_INDENT)
+    return replace(line, text=text, rank=told, stream=f"{line.stream} summary of {told}")
+
+
 def _begin() -> Parse:
     open_ones: dict[str, _Open] = {}
     threads: set[str] = set()
+    summary: dict[str, int] = {}
 
     def parse(line: Line, say: Callable[[Said], None]) -> int:
+        if '"py_callstack"' in line.text and (stored := _stored(line)):
+            say(stored)
+            return 0
+        return taken(_of_summary(line, summary), say)
+
+    def taken(line: Line, say: Callable[[Said], None]) -> int:
         one, text = open_ones.get(line.stream), line.text
         if text.rstrip().endswith(START):
             if len(open_ones) >= _MOST_OPEN:
@@ -131,4 +182,8 @@ def _after(one: _Open, line: Line, say: Callable[[Said], None]) -> int:
     return 0 if found.went_on else 1
 
 
-TRACEBACKS = Reader("tracebacks", (START.encode(), b"Exception in thread"), _begin)
+TRACEBACKS = Reader(
+    "tracebacks",
+    (START.encode(), b"Exception in thread", b'"py_callstack"', b" (local_rank: "),
+    _begin,
+)
