@@ -18,6 +18,7 @@ from pytest_multihost.core.model.operation import (
     Scope,
     group_by_value,
 )
+from pytest_multihost.extensions.live.gloo_groups import is_of_unknown_group
 from pytest_multihost.extensions.live.waits import UNNAMED, SeenWait
 
 _LEAVES = frozenset({JAX_SHUTDOWN, "shutdown", "destroy_process_group"})
@@ -37,7 +38,7 @@ def with_unlike_groups(
     if not all(rank in found and found[rank].kind == "collective" for rank in present):
         return waits
     waits = _with_unlike_barriers(waits)
-    unknown = [rank for rank, each in sorted(found.items()) if _is_of_unknown_group(each)]
+    unknown = [rank for rank, each in sorted(found.items()) if is_of_unknown_group(each)]
     clusters = _clusters(unknown, waits)
     held = [frozenset(waits[ranks[0]].holders) for ranks in clusters]
     told = dict(waits)
@@ -78,10 +79,6 @@ def _with_unlike_barriers(waits: Mapping[int, SeenWait]) -> Mapping[int, SeenWai
 
 def _at_barrier(operation: Operation, name: str) -> Operation:
     return replace(operation, scope=Scope(BARRIER_KIND, name), detail=name)
-
-
-def _is_of_unknown_group(operation: Operation) -> bool:
-    return not operation.has_members and operation.group_title.endswith("some of")
 
 
 def _clusters(ranks: Sequence[int], waits: Mapping[int, SeenWait]) -> Sequence[Sequence[int]]:

@@ -16,12 +16,13 @@ from pytest_multihost.core.model.operation import Operation, Operations, group_b
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.result import Activity, RankSnapshot
-from pytest_multihost.core.model.stack import Dump
+from pytest_multihost.core.model.stack import Dump, ThreadStack
 from pytest_multihost.core.proof import ProofState, Snapshot
 from pytest_multihost.core.proof.blockers import rank_blockers
 from pytest_multihost.core.proof.threads import lock_holders, main_labels
 from pytest_multihost.core.watch.kernel import SharedObjects
 from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_wait
+from pytest_multihost.extensions.live.gloo_groups import with_gloo_members
 from pytest_multihost.extensions.live.groups import with_unlike_groups
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import JobReader, Line, Stacks
@@ -129,7 +130,8 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     now = stacks.now
     living = [each.rank for each in now.ranks.values() if not each.is_dead]
     waits = with_unlike_groups(stacks.waits, [rank for rank in living if rank is not None])
-    at_sockets = waits_at_sockets(now)
+    waits = with_gloo_members(waits, now)
+    at_sockets = without_servers(waits_at_sockets(now), stacks.dumps)
     by_frames = [
         _with_wait(each, waits.get(each.rank, SeenWait()).operation)
         for each in _ranks(job, before, stacks)
@@ -172,6 +174,35 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         waits=_waits(now, operations, spinning),
         spinning=spinning,
         may_be_ended=stacks.are_parents_busy or _handles_end(now),
+    )
+
+
+_SERVERS = (("socketserver.py", "BaseServer.serve_forever"), ("base_events.py", "run_forever"))
+"""File and end of the name of each function that accepts connections while others are served."""
+
+
+def without_servers(
+    waits: Mapping[int, Operation], dumps: Iterable[Dump]
+) -> Mapping[int, Operation]:
+    """Return the waits at sockets, without those for a client that some other client waits for.
+
+    The loop of a server accepts whoever comes. It does not wait for a rank that has not come while
+    one that has come waits for its answer.
+    """
+    asked = {each.peer for each in waits.values() if each.kind == "transfer"}
+    serving = {each.rank for each in dumps if any(map(_is_server_loop, each.threads))}
+    return {
+        rank: each
+        for rank, each in waits.items()
+        if each.kind != "wait" or rank not in asked & serving
+    }
+
+
+def _is_server_loop(thread: ThreadStack) -> bool:
+    return any(
+        frame.file.endswith(file) and frame.function.endswith(function)
+        for frame in thread.frames
+        for file, function in _SERVERS
     )
 
 
