@@ -2,12 +2,14 @@
 
 * `observe`: run a world, and watch it. `progress`: the line about it meanwhile.
 * `judge`: what happened, and which rank is to blame.
+* `apart`: both for a world that its caller compares with another one.
 * `write`: verdict, history, facts and page.
 * `rejudge`: the same judgement again, from the records alone.
 
 Tests, scripts, worlds of a sweep, replays and ``multihost explain`` are its callers.
 """
 
+from pytest_multihost.core.attempt.apart import run_apart
 from pytest_multihost.core.attempt.judge import judge
 from pytest_multihost.core.attempt.observe import WatchedWorld, harness_processes
 from pytest_multihost.core.attempt.progress import FindBlockingRanks, WorldProgress
@@ -22,5 +24,6 @@ __all__ = [
     "harness_processes",
     "judge",
     "rejudge",
+    "run_apart",
     "write",
 ]

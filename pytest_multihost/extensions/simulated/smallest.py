@@ -15,12 +15,10 @@ from typing import Literal
 
 import pytest
 
-from pytest_multihost.core.attempt import WatchedWorld
-from pytest_multihost.core.blame import judge_world
+from pytest_multihost.core.attempt import run_apart
 from pytest_multihost.core.launch import Launcher
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.run import RUN
@@ -139,20 +137,20 @@ def _run(item: pytest.Item, spec: WorldSpec, symptoms: Symptoms, launcher: Launc
     """Run a world without artifacts, and return how it ended."""
     scratch = Path(tempfile.mkdtemp(prefix="smaller-", dir=base_temp(item.config)))
     try:
-        world = WatchedWorld.make(
+        judged = run_apart(
             spec,
+            launcher,
+            symptoms,
+            item.config.rootpath,
             directory=scratch,
             scratch=scratch,
-            early="fail",
             kinds=item.config.hook.pytest_multihost_services(),
         )
-        result = world.run(launcher, primary_leaves_last=False)
     except LaunchError:
         return None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    finding = judge_world(result, symptoms, SourceContext(str(item.config.rootpath))).finding
-    return _HOW.get(finding.outcome)
+    return _HOW.get(judged.finding.outcome)
 
 
 _HOW: dict[str, How] = {"hung": "hangs", "passed": "passes", "failed": "fails"}

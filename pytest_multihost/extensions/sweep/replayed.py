@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.attempt import WatchedWorld
-from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.attempt import run_apart
+from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import disagreements
 from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
@@ -105,17 +104,16 @@ def _run_undisturbed(item: pytest.Item, attempt: CompletedAttempt) -> _Undisturb
     directory = scratch / "artifacts"
     directory.mkdir()
     try:
-        world = WatchedWorld.make(
+        judged = run_apart(
             replace(spec, faults=faults, fault_facts=facts, tells_points=True, debugger=None),
+            run.launchers.get(requirements),
+            plan.symptoms,
+            config.rootpath,
             directory=directory,
             scratch=scratch,
-            early="fail",
             kinds=config.hook.pytest_multihost_services(),
+            primary_leaves_last=plan.primary_leaves_last,
         )
-        result = world.run(
-            run.launchers.get(requirements), primary_leaves_last=plan.primary_leaves_last
-        )
-        judged = judge_world(result, plan.symptoms, SourceContext(str(config.rootpath)))
-        return _Undisturbed(judged, read_remains(result, directory, scratch))
+        return _Undisturbed(judged, read_remains(judged.result, directory, scratch))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

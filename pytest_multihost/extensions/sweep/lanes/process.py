@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_multihost.core.attempt import WatchedWorld, write
-from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.attempt import run_apart, write
+from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.launch.job_spec import take_job
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.server import ServerLauncher, SplitLauncher
 from pytest_multihost.core.model.replay import token
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.extensions.sweep.judge import judge_run
@@ -127,25 +126,25 @@ def _run(request: RunWorld, launcher: Launcher) -> FromLane:
 def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
     directory = scratch / "artifacts" if request.keep is None else Path(request.keep)
     directory.mkdir(parents=True, exist_ok=True)
-    world = WatchedWorld.make(
+    judged = run_apart(
         request.spec,
+        launcher,
+        request.symptoms,
+        request.root,
         directory=directory,
         scratch=scratch,
+        kinds=new_plugin_manager().hook.pytest_multihost_services(),
+        primary_leaves_last=request.primary_leaves_last,
         # A proof takes it that no runtime gives up before the test's timeout, as in other worlds.
         early="off" if request.measures_end else "fail",
-        kinds=new_plugin_manager().hook.pytest_multihost_services(),
-    )
-    result = world.run(
-        launcher,
-        primary_leaves_last=request.primary_leaves_last,
         patience_s=request.patience_s,
     )
+    result = judged.result
     if result.end.is_lost:
         return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
     if request.measures_end:
         logs = read_logs(directory, request.spec.size)
         return WaitMeasured(request.serial, wait_end(result, request.disturbance.fault, logs))
-    judged = judge_world(result, request.symptoms, SourceContext(request.root))
     kept = None if request.keep is None else os.path.relpath(directory, request.artifacts)
     usual = read_usual(Path(request.scratch))
     remains = read_remains(result, directory, scratch, usual=usual)
