@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     from pytest_multihost.core.host_kind import HostKind
     from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.launch.meeting import Meeting
-    from pytest_multihost.core.model.spec import Host, RankSpec, ServicePart, WorldSpec
+    from pytest_multihost.core.model.spec import (
+        Host,
+        RankSpec,
+        RecorderPart,
+        ServicePart,
+        WorldSpec,
+    )
     from pytest_multihost.core.nemesis import FaultKind, Strike
     from pytest_multihost.core.option import MarkerKey, Option, Settings
     from pytest_multihost.core.pytest_plugin.analysis import Analysis, PlacedWarning
@@ -76,6 +82,7 @@ __all__ = [
     "PlacedWarning",
     "Plan",
     "RankSpec",
+    "RecorderPart",
     "Renderer",
     "RowPart",
     "Section",
@@ -121,6 +128,7 @@ _HOMES = {
     "PlacedWarning": "core.pytest_plugin.analysis",
     "Plan": "core.pytest_plugin.plan",
     "RankSpec": "core.model.spec",
+    "RecorderPart": "core.model.spec",
     "Renderer": "core.report.renderer",
     "RowPart": "core.report.renderer",
     "Section": "core.report.layout",
@@ -166,6 +174,16 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
     Called in pytest's own process when the first multihost test is known, and in each rank of a
     world that has faults. If two kinds have the same name, the plugin registered last wins. A fault
     registers with ``strike.healing`` how to undo its changes when the test's body is over.
+    """
+
+
+@hookspec
+def pytest_multihost_recorders() -> Sequence[RecorderPart]:  # type: ignore[empty-body]
+    """Return what records the waits of libraries in ranks.
+
+    Called in pytest's own process, or by ``multihost run``, when the first world is planned. The
+    functions that the parts name are called in each rank that imports their module, and in each
+    interpreter that a rank with a role starts and that imports it.
     """
 
 

@@ -19,7 +19,9 @@ from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
 
 if TYPE_CHECKING:
+    from pytest_multihost.core.model.spec import RecorderPart
     from pytest_multihost.core.report.renderer import Renderer
+
 EXTENSIONS = "pytest_multihost.extensions"
 """The package of the extensions, named only here and only as a text: the core imports none."""
 
@@ -69,6 +71,11 @@ def unregister_all(manager: pluggy.PluginManager) -> None:
     for name, plugin in manager.list_name_plugin():
         if plugin is not None and name.startswith(PREFIX):
             manager.unregister(name=name)
+
+
+def offered_recorders(hook: pluggy.HookRelay) -> tuple[RecorderPart, ...]:
+    """Return what all plugins record in ranks."""
+    return tuple(part for group in hook.pytest_multihost_recorders() for part in group)
 
 
 def offered_renderers(hook: pluggy.HookRelay) -> tuple[Renderer, ...]:

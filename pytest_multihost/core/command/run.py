@@ -56,7 +56,7 @@ from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables
-from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
+from pytest_multihost.core.registry import new_plugin_manager, offered_recorders, offered_renderers
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -496,6 +496,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts.of(size),
         services={**services_of_world(hosts, backend, services), **order_part(roles)},
+        recorders=offered_recorders(hook),
         horizon_s=options.horizon_s,
         patience_s=options.patience_s,
         argv=tuple(options.command(size)),

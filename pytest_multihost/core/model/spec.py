@@ -113,6 +113,20 @@ class ServicePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderPart:
+    """What records the waits of a library in ranks, and in the children of ranks with roles.
+
+    Attributes:
+        module: The library's module. Nothing else of the part is imported before it.
+        wrap: Path of a function, "package.module:function", that gets the rank's `Recorder` and
+            wraps the library's functions.
+    """
+
+    module: str
+    wrap: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Debugger:
     """How the debugger in a rank gets the controller's terminal.
 
@@ -151,6 +165,7 @@ class WorldSpec:
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
         hosts: Its hosts in order; empty: all ranks are on this machine.
         services: The parts of its services, by their names.
+        recorders: What plugins record in its ranks.
         horizon_s: The world hangs if nothing can move within this time; None: before its deadline.
         patience_s: It also hangs once a rank has waited for another one this long, whatever that
             one does; None: it never does for that alone.
@@ -179,6 +194,7 @@ class WorldSpec:
     keeps_operations: bool = False
     hosts: tuple[Host, ...] = ()
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
+    recorders: tuple[RecorderPart, ...] = ()
     horizon_s: float | None = None
     patience_s: float | None = None
     backend_facts: BackendFacts = BackendFacts()

@@ -50,6 +50,7 @@ from pytest_multihost.core.pytest_plugin.options import (
 )
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
+from pytest_multihost.core.registry import offered_recorders
 from pytest_multihost.core.services import (
     ServiceKind,
     asked_for,
@@ -262,6 +263,7 @@ def _plan_item(
         imports_named=fault_options.imports_named(nodeid, marked),
         hosts=hosts.of(size),
         services={**services_of_world(hosts, backend, services), **order_part(roles)},
+        recorders=offered_recorders(item.config.hook),
         selected_by=_selected_by(item.config, nodeid),
         options=_replayed_options(settings, marked.settings),
         roles=roles,

@@ -27,7 +27,11 @@ def child_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, s
         "rank": spec.rank,
         "size": spec.world.size,
         "role": [spec.role.ranks.start, spec.role.ranks.stop],
-        "modules": [name for each in WRAPPERS if each.in_children for name in each.imported],
+        "modules": [
+            *(name for each in WRAPPERS if each.in_children for name in each.imported),
+            *(each.module for each in spec.world.recorders),
+        ],
+        "recorders": [each.wrap for each in spec.world.recorders],
     }
     here = str(Path(__file__).parent)
     before = [each for each in inherited.get("PYTHONPATH", "").split(pathsep) if each != here]

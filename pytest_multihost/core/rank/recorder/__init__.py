@@ -10,9 +10,7 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 * `torch_streams`: keeps operations open that a GPU has not done yet.
 * `jax`, `jax_programs`: wrap jax. `hlo`: the collectives in a compiled program of jax.
 * `jax_keys`: notes the keys that a rank sets in jax's coordination service.
-* `zmq`: wraps the message sockets of zmq.
-* `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers. `ticks`:
-  those of event loops that only look whether their server is to end.
+* `torch_data`: marks waits of torch's data loaders.
 * `child_names`: the names that a rank gives to its children.
 * `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
 * `imports`: calls back when a module has been imported.
@@ -25,9 +23,12 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
+from pytest_multihost.core.import_path import import_path
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.recorder import jax, torch
@@ -37,11 +38,8 @@ from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_native_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder
-from pytest_multihost.core.rank.recorder.servers import mark_servers
-from pytest_multihost.core.rank.recorder.ticks import mark_ticks
 from pytest_multihost.core.rank.recorder.torch import record_torch_classes
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
-from pytest_multihost.core.rank.recorder.zmq import record_zmq
 from pytest_multihost.core.slots import SlotPage, SourceRef, slots_path
 
 __all__ = [
@@ -79,14 +77,11 @@ WRAPPERS: Final = (
     Wrapper(wrap=jax.install, in_children=False),
     Wrapper(wrap=torch.install, in_children=True, imported=("torch",)),
     Wrapper(wrap=record_file_locks, in_children=False),
-    Wrapper(wrap=record_zmq, in_children=True, imported=("zmq",)),
     Wrapper(wrap=lambda _: mark_data_loaders(), in_children=True),
-    Wrapper(wrap=lambda _: mark_servers(), in_children=True, imported=("socketserver",)),
-    Wrapper(wrap=lambda _: mark_ticks(), in_children=True, imported=("uvicorn",)),
     Wrapper(wrap=tell_names, in_children=True),
     Wrapper(wrap=lambda _: report_native_files(), in_children=False),
 )
-"""What is recorded, in the order in which it is wrapped."""
+"""What the core records, in the order in which it is wrapped; plugins add `RecorderPart`s."""
 
 
 _prepared: list[Recorder] = []
@@ -117,9 +112,18 @@ def start_recording(spec: RankSpec) -> None:
         recorder.page.keep_all()
     jax.note_keys(f"{spec.directory}/rank-{spec.rank}.keys")
     _recorders[:] = [recorder]
+    for each in spec.world.recorders:
+        after_import(each.module, partial(_wrap_for, recorder, each.wrap))
 
 
-def record_in_child(*, page: str, rank: int, size: int, role: Sequence[int]) -> None:
+def _wrap_for(recorder: Recorder, path: str, _: ModuleType) -> None:
+    """Wrap the functions of a library by the function of a plugin, which is imported only now."""
+    import_path(path)(recorder)
+
+
+def record_in_child(
+    *, page: str, rank: int, size: int, role: Sequence[int], recorders: Sequence[str] = ()
+) -> None:
     """Record the operations of this interpreter, which a rank has started, from now on.
 
     They go to a page of its own, made when it first joins a group or opens a message socket.
@@ -128,11 +132,15 @@ def record_in_child(*, page: str, rank: int, size: int, role: Sequence[int]) -> 
         page: The path of the rank's slot page.
         rank: The rank, in a world of `size` ranks.
         role: The first rank of the rank's role, and the one after its last.
+        recorders: The functions of plugins that wrap libraries; see `RecorderPart`.
     """
     recorder = Recorder(SlotPage(Path(page)), rank, size, role=range(*role))
     for each in WRAPPERS:
         if each.in_children:
             each.wrap(recorder)
+    for path in recorders:
+        with contextlib.suppress(Exception):  # the child may lack the plugin
+            import_path(path)(recorder)
 
 
 def current_recorder() -> Recorder:

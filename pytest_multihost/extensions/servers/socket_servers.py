@@ -22,7 +22,7 @@ from pytest_multihost.core import files
 from pytest_multihost.core.cpython_private import wrap_server_polls
 from pytest_multihost.core.launch.libc import rename_thread
 from pytest_multihost.core.model.process import SERVES_IN_TURNS
-from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder import Recorder, after_import
 
 Select = Callable[..., Any]
 
@@ -72,7 +72,7 @@ class _Turns:
         return update_wrapper(call, shutdown)
 
 
-def mark_servers() -> None:
+def mark_servers(_: Recorder) -> None:
     """Mark such waits from now on, or once the module is imported."""
     after_import("socketserver", _wrap)
 

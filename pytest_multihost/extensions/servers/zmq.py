@@ -22,8 +22,7 @@ from pytest_multihost.core.model.message_sockets import (
     endpoint_key,
     message_scope,
 )
-from pytest_multihost.core.rank.recorder.imports import after_import
-from pytest_multihost.core.rank.recorder.recorder import Recorder
+from pytest_multihost.core.rank.recorder import Recorder, after_import
 from pytest_multihost.core.slots import NO_RECORD
 
 Socket = Any  # of pyzmq

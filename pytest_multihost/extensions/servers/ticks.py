@@ -30,7 +30,7 @@ from pytest_multihost.core.cpython_private import (
 )
 from pytest_multihost.core.launch.libc import rename_thread
 from pytest_multihost.core.model.process import TICKS
-from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder import Recorder, after_import
 
 Select = Callable[..., Any]
 
@@ -46,7 +46,7 @@ _DIGITS = string.digits + string.ascii_lowercase
 _LENGTH = 4  # with `TICKS` the longest name of a thread
 
 
-def mark_ticks() -> None:
+def mark_ticks(_: Recorder) -> None:
     """Mark such waits from now on, or once uvicorn is imported."""
     after_import("uvicorn.server", _wrap)
 
