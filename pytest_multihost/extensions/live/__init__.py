@@ -5,7 +5,9 @@
 * `processes` maps processes to ranks, and explains which right is missing to read a process.
   `numbering` finds the numbers of ranks that `spawn` or `multiprocessing` has started;
   `set_variables` reads a variable that they have set.
-* `reader` reads a job's ranks on this machine, `joined` those on several machines.
+* `reader` reads a job's ranks on this machine, `joined` those on several machines. `coroutines`
+  reads what asyncio's tasks await from the memory of a process, `stack_words` the names of the
+  functions on the stacks of threads.
 * `as_user` lets root look at another user's job with that user's rights, and `user_reader` reads
   one that is judged together with the ranks of other machines.
 * `waits` derives the operation that a thread is in from its frames, `mpi` an operation of MPI,

@@ -25,12 +25,11 @@ from pytest_multihost.core.proof.threads import main_labels
 from pytest_multihost.core.watch.kernel import ProcReader, Quiescence, read_stat
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.proc_files import path_below, root_of
-from pytest_multihost.core.watch.kernel.stack_words import read_stack_words
-from pytest_multihost.core.watch.probes.coroutines import awaited_by
 from pytest_multihost.core.watch.probes.dump import with_tasks
 from pytest_multihost.core.watch.probes.native_frames import NativeStacks, native_threads
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spied_threads
 from pytest_multihost.extensions.live.barriers import BARRIER, Barrier, barrier_of_call
+from pytest_multihost.extensions.live.coroutines import awaited_by
 from pytest_multihost.extensions.live.mpi import operation_of_frames, operation_of_line, uses_mpi
 from pytest_multihost.extensions.live.processes import (
     Job,
@@ -39,6 +38,7 @@ from pytest_multihost.extensions.live.processes import (
     is_python,
     read_maps,
 )
+from pytest_multihost.extensions.live.stack_words import read_stack_words
 from pytest_multihost.extensions.live.waits import (
     UNNAMED,
     SeenWait,

@@ -3,14 +3,13 @@
 In the server, `serve` is the loop, `rank_processes` manages the ranks, and `parts` is the interface
 to the code of services; `huge_pages` and `heap_gaps` make forks of a large process cheap.
 `start_server` starts a server, and `fork_safety` checks whether a process may be forked. In the
-controller, `launcher` starts worlds, and `world` is the ranks of one server; `split_launcher`
-starts worlds with several. `lent_terminal` restores the terminal of a controller that is killed.
+controller, `launcher` starts worlds, and `world` is the ranks of one server. `lent_terminal`
+restores the terminal of a controller that is killed.
 """
 
 from pytest_multihost.core.launch.server.fork_safety import fork_problems
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
 from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
-from pytest_multihost.core.launch.server.split_launcher import SplitLauncher
 from pytest_multihost.core.launch.server.start_server import (
     ServerProgram,
     exec_server,
@@ -26,7 +25,6 @@ __all__ = [
     "ServerLauncher",
     "ServerProgram",
     "ServerWorld",
-    "SplitLauncher",
     "exec_server",
     "fork_problems",
     "fork_server",

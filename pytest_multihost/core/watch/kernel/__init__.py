@@ -4,7 +4,6 @@
   `proc_files`, `memory`, `return_addresses`, `descriptors`, `sockets`, `futexes` and `elf`.
 * `membership`: finds the processes of the world. `foreign_processes`: reads all others.
 * `quiescence`: decides whether a world is quiescent.
-* `stack_words`: names of the functions on the stacks of threads.
 * `shared_objects`: which processes share pipes, memory, semaphores and locks.
 * `time_source`: the source of a world's time.
 * `merged_snapshot`, `remote_reader`: one snapshot of several machines.

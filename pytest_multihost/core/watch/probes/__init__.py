@@ -1,7 +1,6 @@
 """Collect stacks (faulthandler, py-spy, native frames) and flight recorder answers.
 
 * `dump`: has ranks write their stacks, or has `py_spy` read them.
-* `coroutines`: reads what asyncio's tasks await from the memory of a process.
 * `thread_ids`: translates the ids of threads that a process in a container sees.
 * `deep_probe`: probes ranks whose records do not show which ranks they wait for.
 * `native_frames`: native stacks, read by the program `native_reader`.
@@ -23,6 +22,7 @@ from pytest_multihost.core.watch.probes.py_spy import (
     PySpySampler,
     SpiedThread,
     parse_dump,
+    spied_threads,
     threads_of,
 )
 from pytest_multihost.core.watch.probes.thread_ids import ids_by_handle, ids_by_own_id
@@ -41,6 +41,7 @@ __all__ = [
     "probe_partings",
     "probe_unclear_ranks",
     "request_dump",
+    "spied_threads",
     "threads_of",
     "with_probe_results",
 ]

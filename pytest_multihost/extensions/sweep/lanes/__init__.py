@@ -6,8 +6,9 @@ pytest: only the sweep reports its worlds. Its ranks are forked by a server of i
 clone of the server of pytest's process.
 
 `pool` is the controller's side, `process` has the processes of lanes, and `messages` has the
-messages between them. The lane parent, a process that imports everything once, forks the lanes. All
-lanes end with the controller, however it ends, and the servers end with their lanes.
+messages between them. `split_launcher` starts a world whose ranks several servers fork. The lane
+parent, a process that imports everything once, forks the lanes. All lanes end with the controller,
+however it ends, and the servers end with their lanes.
 """
 
 from pytest_multihost.extensions.sweep.lanes.messages import (

@@ -19,7 +19,7 @@ from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.launch.job_spec import take_job
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
-from pytest_multihost.core.launch.server import ServerLauncher, SplitLauncher
+from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.replay import token
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
@@ -36,6 +36,7 @@ from pytest_multihost.extensions.sweep.lanes.messages import (
     WorldLost,
     WorldRun,
 )
+from pytest_multihost.extensions.sweep.lanes.split_launcher import SplitLauncher
 from pytest_multihost.extensions.sweep.rating.wait_end import wait_end
 from pytest_multihost.extensions.sweep.remains import compare, read_remains, read_usual
 from pytest_multihost.extensions.sweep.result import WEAK, DisturbedRun

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.watch.probes.coroutines import awaited_by, line_at
-from pytest_multihost.core.watch.probes.py_spy import spied_threads
+from pytest_multihost.core.watch.probes import spied_threads
+from pytest_multihost.extensions.live.coroutines import awaited_by, line_at
+
+pytestmark = pytest.mark.unit
 
 JOB = """
 import asyncio, functools, gc
