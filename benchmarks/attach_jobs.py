@@ -2,7 +2,7 @@
 
     python benchmarks/attach_jobs.py [--python VERSION=PROGRAM ...] [--root VERSION=DIRECTORY ...]
                                      [--only TEXT] [--json FILE] [--rounds N]
-                                     [--hangs | --innocents]
+                                     [--hangs | --innocents] [--dumps | --native-dumps]
 
 Starts the jobs of worlds/live_jobs.py: 68 that hang, whose culprits stand at a line marked HERE,
 and 44 that do not, each of which is looked at several times. A job is started in one of these ways:
@@ -14,6 +14,9 @@ and 44 that do not, each of which is looked at several times. A job is started i
 * torchrun; plain: by hand, with torchrun's variables
 * a version of Python: by the program that --python names, or in the directory that --root names, as
   debootstrap makes it; without either, this machine's Python stands in
+
+--dumps reads the stacks of each rank by `py-spy dump` instead, and explains these files by
+`multihost explain`; --native-dumps does so with native frames.
 
 A hang is right if exactly its culprits are named, with a marked line of each; where nobody is to
 blame, if all marked lines are shown. An innocent is accused if it is said to hang. The time is that
@@ -42,6 +45,8 @@ import psutil
 from attach_corpus import LIMIT_S, PACKAGE, look
 
 JOBS = Path(__file__).resolve().parent / "worlds" / "live_jobs.py"
+DUMP = (str(Path(sys.executable).with_name("py-spy")), "dump")
+EXPLAIN = (sys.executable, "-m", "pytest_multihost.core.command.main", "explain", "--json")
 UP_S, SETTLED_S, SETTLE_S, IDLE_S, BATCH = 180.0, 60.0, 1.0, 0.03, 5
 PYTHONS = ("3.8", "3.13", "3.12", "3.10", "3.8", "3.12", "3.13", "3.10", "3.9", "3.8")
 """The Pythons of the jobs that need another one than torch's."""
@@ -187,6 +192,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of `how name`")
     parser.add_argument("--rounds", type=int, default=5, help="looks at each innocent")
     parser.add_argument("--json", default="", help="write the rows here")
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument("--dumps", dest="dump", action="store_const", const=DUMP)
+    by.add_argument("--native-dumps", dest="dump", action="store_const", const=(*DUMP, "--native"))
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--hangs", action="store_true")
     which.add_argument("--innocents", action="store_true")
@@ -199,7 +207,8 @@ def main() -> int:
     rows: list[Row] = []
     with Starter(roots, programs) as starter:
         for first in range(0, len(cases), BATCH):
-            for row in _looked_at(cases[first : first + BATCH], starter, options.rounds):
+            batch = cases[first : first + BATCH]
+            for row in _looked_at(batch, starter, options.rounds, options.dump):
                 print(_line(row), flush=True)
                 rows.append(row)
                 if options.json:
@@ -208,7 +217,9 @@ def main() -> int:
     return _summary(rows)
 
 
-def _looked_at(cases: Sequence[Case], starter: Starter, rounds: int) -> Iterator[Row]:
+def _looked_at(
+    cases: Sequence[Case], starter: Starter, rounds: int, dump: Sequence[str] | None
+) -> Iterator[Row]:
     """Start jobs, look at each, and end them."""
     with contextlib.ExitStack() as stack:
         running = [(each, stack.enter_context(starter.job(each))) for each in cases]
@@ -222,7 +233,7 @@ def _looked_at(cases: Sequence[Case], starter: Starter, rounds: int) -> Iterator
                 if not is_up and not number:
                     yield Row(each.name, each.how, "FAILED", job.log())
                 elif is_up and (number == 0 or not each.is_hang):
-                    yield _look(each, job)
+                    yield _look(each, job, dump)
 
 
 # Jobs
@@ -412,8 +423,8 @@ def _end(launcher: int) -> None:
 # The score
 
 
-def _look(case: Case, job: Running) -> Row:
-    seen = look(job.selection())
+def _look(case: Case, job: Running, dump: Sequence[str] | None) -> Row:
+    seen = look(job.selection()) if dump is None else look([str(_dumps(case, job, dump))], EXPLAIN)
     if (verdict := seen.verdict) is None:
         return Row(case.name, case.how, "WRONG", seen.complaint)
     found, is_hung = verdict["diagnosis"], verdict["outcome"] == "hung"
@@ -427,6 +438,25 @@ def _look(case: Case, job: Running) -> Row:
     else:
         word = "ok" if culprits == case.culprits and _is_marked(case, where) else "WRONG"
     return Row(case.name, case.how, word, got, is_hung, round(seen.took_s, 2), round(seen.own_s, 2))
+
+
+def _dumps(case: Case, job: Running, command: Sequence[str]) -> Path:
+    """Write the stacks of each rank to a file of a folder, as people do; return the folder."""
+    folder = job.scratch / "dumps"
+    folder.mkdir(exist_ok=True)
+    family = psutil.Process(job.launcher).children(recursive=True)
+    for rank in range(case.size):
+        own = (job.scratch / f"up-{rank}").read_text()
+        pid = next((each.pid for each in family if _inner_pid(each.pid) == own), own)
+        with (folder / f"rank{rank}.txt").open("wb") as file:
+            subprocess.run([*command, "--pid", str(pid)], stdout=file, stderr=file, check=False)
+    return folder
+
+
+def _inner_pid(pid: int) -> str:
+    """Return what a process calls itself in its PID namespace."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(each.split()[-1] for each in lines if each.startswith("NSpid:"))
 
 
 def _lines(found: Mapping[str, Any], culprits: Sequence[int]) -> dict[int, int]:

@@ -83,7 +83,9 @@ def run(name, rank, size, port, scratch):
     world = kind(rank, size, port)
     world.scratch = scratch
     world.meet()
-    open(os.path.join(scratch, "up-%d" % rank), "w").close()
+    with open(os.path.join(scratch, "up-%d.part" % rank), "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(file.name, file.name[: -len(".part")])
     function(world, rank, size)
 
 

@@ -791,7 +791,7 @@ class LogTarget(_Foreign):
         super().__init__()
         self.lines = [
             line
-            for path in sorted((ROOT / "tests/extensions/logs/real").iterdir())
+            for path in sorted((ROOT / "tests/extensions/logs/real").rglob("*.*"))
             for line in path.read_bytes().splitlines(keepends=True)
         ]
         self.lines += [

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from pytest_multihost.core.attempt import rejudge
@@ -64,6 +64,7 @@ def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
     return "\n".join(lines), differences
 
 
+@lru_cache(1)
 def known_symptoms() -> Symptoms:
     """Return the patterns of failures of all backends that this installation offers."""
     return symptoms_of(offered_backends(new_plugin_manager().hook))

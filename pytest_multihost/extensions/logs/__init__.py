@@ -3,8 +3,8 @@
 `sources` finds the files and opens them. `lines` searches them in one pass and takes the prefixes
 of launchers off the lines that matter. `readers` has one file for each kind of text; each turns
 lines into facts of `said`. `told_job` joins the facts of all ranks to a world and judges it.
-`groups` does that for the collectives of one process group. `command` is the part of ``multihost
-explain``.
+`groups` does that for the collectives of one process group. `progress` shows how much of long
+inputs has been read. `command` is the part of ``multihost explain``.
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ def judge_paths(paths: Sequence[Path], name: str, context: SourceContext) -> Jud
     """
     from pytest_multihost.core.command.rejudged import known_symptoms
     from pytest_multihost.extensions.logs.lines import Line, Search
+    from pytest_multihost.extensions.logs.progress import Progress
     from pytest_multihost.extensions.logs.readers import READERS
-    from pytest_multihost.extensions.logs.sources import opened, sources_of
+    from pytest_multihost.extensions.logs.sources import opened, size_of, sources_of
     from pytest_multihost.extensions.logs.told_job import Facts, judge_logs
 
     facts = Facts()
@@ -72,10 +73,16 @@ def judge_paths(paths: Sequence[Path], name: str, context: SourceContext) -> Jud
     def show(line: Line) -> int:
         return max(parse(line, facts.add) for parse in parsers)
 
-    search = Search([needle for each in READERS for needle in each.needles], show)
-    for source in sources_of(paths):
-        with opened(source) as stream:
-            search.read(stream, source.name, source.rank)
+    sources = sources_of(paths)
+    progress = Progress(size_of(sources))
+    needles = [needle for each in READERS for needle in each.needles]
+    search = Search(needles, show, progress.add)
+    try:
+        for source in sources:
+            with opened(source) as stream:
+                search.read(stream, source.name, source.rank, source.machine)
+    finally:
+        progress.close()
     return judge_logs(facts, name, context, known_symptoms())
 
 

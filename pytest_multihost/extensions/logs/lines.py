@@ -48,7 +48,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+"), "time"),
     (re.compile(r"(?:stdout|stderr) F "), "time"),  # the container runtime's
-    (re.compile(r"\s{0,6}(\d{1,7}):\s"), "task"),  # srun --label
+    (re.compile(r"\s{0,3}(\d{1,7}):\s"), "task"),  # srun --label
 )
 _MOST_PREFIXES = 6
 _INSIDE = re.compile(r"\[rank(\d{1,7})\]:(?=\[[EWIF]\d* | Traceback )\s?")
@@ -75,28 +75,59 @@ class Line:
     text: str
 
 
-def normalised(text: str) -> tuple[str, int | None, bool, str]:
-    """Return a line without its prefixes, the rank that they name, and their texts.
+def normalised(text: str) -> tuple[str, int | None, int | None, str]:
+    """Return a line without its prefixes, the rank that they name, that on a machine, their texts.
 
-    A rank is sure if the prefix numbers the ranks of the job, not those of one machine.
+    A prefix that numbers the ranks of one machine says nothing of the ranks of the job.
     """
     text = _ESCAPE.sub("", text)
     rank: int | None = None
-    is_sure, stream = False, ""
+    local: int | None = None
+    is_told, stream = False, ""
     for _ in range(_MOST_PREFIXES):
         matches = ((pattern.match(text), kind) for pattern, kind in _PREFIXES)
         found, kind = next(((match, kind) for match, kind in matches if match), (None, ""))
         if found is None:
             break
-        is_better = kind == "rank" or (kind == "task" and not is_sure)
-        if is_better or (kind == "local" and rank is None):
-            rank, is_sure = int(found[1]), kind != "local"
+        if kind == "rank" or (kind == "task" and not is_told):
+            rank, is_told = int(found[1]), kind == "rank"
+        elif kind == "local" and local is None:
+            local = int(found[1])
         if kind != "time":
             stream = f"{stream} {found[0].strip()}"
         text = text[found.end() :]
     if inside := _INSIDE.search(text):
-        return text[inside.end() :], int(inside[1]), True, f"{stream} {inside[0].strip()}"
-    return text, rank, is_sure, stream
+        return text[inside.end() :], int(inside[1]), local, f"{stream} {inside[0].strip()}"
+    return text, rank, local, stream
+
+
+class _Ranks:
+    """What is known of the ranks that inputs number by machine."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[int, int]] = {}
+        self._taken: dict[int, str] = {}
+
+    def rank(self, place: str, local: int, told: int | None) -> int | None:
+        """Return the rank of a line; None if it is unknown.
+
+        A number of a machine is taken as the rank if no line shows another one, and no other
+        machine has the same number.
+
+        Args:
+            place: The machine, as far as inputs show it.
+            told: The rank that the line names.
+        """
+        known = self._known.setdefault(place, {})
+        if told is not None:
+            known[local] = told
+            return told
+        if local in known:
+            return known[local]
+        is_alike = all(key == value for key, value in known.items())
+        if not is_alike or self._taken.setdefault(local, place) != place:
+            return None
+        return local
 
 
 Show = Callable[[Line], int]
@@ -111,22 +142,38 @@ class Search:
         shown: How many of them the readers have seen.
     """
 
-    def __init__(self, needles: Sequence[bytes], show: Show) -> None:
+    def __init__(
+        self,
+        needles: Sequence[bytes],
+        show: Show,
+        progress: Callable[[str, int], None] = lambda _name, _bytes: None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            show: Takes each line that matters.
+            progress: Takes the name of an input and how many more of its bytes have been read.
+        """
         self.lines = 0
         self.shown = 0
+        self._ranks, self._machine = _Ranks(), ""
+        self._progress = progress
         self._needles = tuple(needles)
         self._show = show
 
-    def read(self, stream: BinaryIO, name: str, rank: int | None) -> None:
+    def read(self, stream: BinaryIO, name: str, rank: int | None, machine: str = "") -> None:
         """Read an input to its end.
 
         Args:
             rank: The rank that wrote it, if its name says so.
+            machine: Of which machine that is the number; empty if it is that of the job.
         """
+        self._machine = machine
         number, rest, wanted = 0, b"", 0
         is_first = True
         while True:
             block = stream.read(BLOCK)
+            self._progress(name, len(block))
             data = rest + block
             end = data.rfind(b"\n") + 1 if block else len(data)
             if block and not end:
@@ -193,13 +240,16 @@ class Search:
         text = raw.decode("utf-8", "replace")
         for part in text.split("\r") if "\r" in text else (text,):  # bars of progress
             if part or "\r" not in text:
-                plain, told, is_sure, stream = normalised(part)
-                known = told if told is not None and (is_sure or rank is None) else rank
+                plain, told, local, stream = normalised(part)
+                own, local = (None, rank) if self._machine else (rank, local)
+                known = told if told is not None else own
+                if local is not None and (known is None or told is not None):
+                    known = self._ranks.rank(self._machine or name, local, told)
                 line = Line(
                     f"{name}:{number}",
                     self.lines + number,
                     known,
-                    is_sure or (rank is not None),
+                    told is not None or own is not None,
                     f"{name} rank {known}" if known is not None else f"{name}{stream}",
                     plain,
                 )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from pytest_multihost.core.blame import Judgement, judge_world
-from pytest_multihost.core.model.collectives import of_function
+from pytest_multihost.core.model.collectives import C10D, of_function
 from pytest_multihost.core.model.event import Exited, Interrupted, RaisedError
 from pytest_multihost.core.model.operation import (
     GroupKey,
@@ -44,6 +44,7 @@ from pytest_multihost.core.model.verdict import Diagnosis, Evidence, Outcome, Ra
 from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding, Symptoms, describe_exit
 from pytest_multihost.core.outcome.finding import suspected_hang
 from pytest_multihost.core.outcome.symptoms import is_closed_connection
+from pytest_multihost.core.torch_private import BACKWARD
 from pytest_multihost.extensions.logs.groups import Placed, groups_of, numbered, placed
 from pytest_multihost.extensions.logs.readers.barriers import JAX_FATAL, MONITORED, barrier_name
 from pytest_multihost.extensions.logs.readers.mismatches import MESSAGE
@@ -91,6 +92,9 @@ _ATTACH_NEXT_TIME = (
     "the log does not show what a rank does that prints nothing: run `multihost attach` on its"
     " machine while the job hangs"
 )
+_TRANSFER = re.compile(r"(send|recv)(_object_list)?|batch_isend_irecv")
+_BACKWARD = "of a backward pass"
+_RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
 _PLACE = re.compile(r":\d+$")
 _SIGTERM = 15
 _ABORT = 6
@@ -108,7 +112,9 @@ def _everyone(size: int) -> tuple[int, ...]:
 class Facts:
     """What all lines of a job say, by kind; each kind is bounded."""
 
-    waited: dict[tuple[int | None, str | None, int, str], Waited] = field(default_factory=dict)
+    waited: dict[tuple[int | None, int | None, str | None, int, str], Waited] = field(
+        default_factory=dict
+    )
     counted: dict[tuple[int, str, bool, int | None], Counted] = field(default_factory=dict)
     absent: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Absent] = field(default_factory=dict)
     behind: dict[str, Behind] = field(default_factory=dict)
@@ -128,7 +134,7 @@ class Facts:
     def _add(self, said: Said) -> None:
         match said:
             case Waited():
-                key = (said.rank, said.group, said.sequence, said.name)
+                key = (said.rank, said.inner, said.group, said.sequence, said.name)
                 self._keep(self.waited, key, said)
             case Counted():
                 self._keep(
@@ -575,34 +581,55 @@ def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
         stacks.append(ThreadStack(main.thread, main.frames))
         job.dumps[rank] = Dump(rank, main.tool, tuple(stacks))
         job.said.add(rank)
+    _add_calls(job)
+
+
+def _add_calls(job: _Job) -> None:
+    """Add the operations that the main threads of dumps show."""
     for rank, dump in job.dumps.items():
         frames = dump.main.frames if dump.main is not None else ()
         operation = _of_frames(frames, job.size, "python-frames")
         if operation is not None:
             job.operations.setdefault(rank, []).append(operation)
+        elif frames and any(each in frames[0].file for each in _RUNTIMES):
+            job.said.discard(rank)
+            job.activities[rank] = Activity("unclear", "it is in a runtime's code")
         else:
             job.activities[rank] = Activity("elsewhere", "its stack shows no collective")
+    if any(each.detail == _BACKWARD for own in job.operations.values() for each in own):
+        job.conditions.append("a backward pass that stands still is in DDP's all_reduce")
     names = {each.name for theirs in job.operations.values() for each in theirs}
+    waiting = job.dumps.keys() & job.operations.keys()
+    if len(names) == 1 and waiting == job.dumps.keys():
+        _add_silent(job, frozenset(range(job.size)) - waiting, len(waiting))
     if job.dumps and len(names) > 1:
         job.conditions.append("the ranks' calls are of one group")
 
 
 def _of_frames(frames: Sequence[Frame], size: int, source: str) -> Operation | None:
-    """Return the collective whose function is on a stack, innermost frame first."""
+    """Return the collective or transfer whose function is on a stack, innermost frame first.
+
+    DDP begins its all_reduce in a backward pass, in C++ code that has no frame.
+    """
+    base = Operation(
+        name="",
+        kind="collective",
+        group=_everyone(size),
+        group_size=None if size > 1 else 0,
+        sequence=0,
+        since_s=0.0,
+        waited_s=0.0,
+        frame=innermost_user_frame(frames),
+        source=source,
+    )
     for each in reversed(frames):
-        found = of_function(each.file, each.function)
-        if found is not None:
-            return Operation(
-                name=found.name,
-                kind="collective",
-                group=_everyone(size),
-                group_size=None if size > 1 else 0,
-                sequence=0,
-                since_s=0.0,
-                waited_s=0.0,
-                frame=innermost_user_frame(frames),
-                source=source,
-            )
+        if found := of_function(each.file, each.function):
+            return replace(base, name=found.name)
+        if each.file.endswith(C10D) and _TRANSFER.fullmatch(each.function):
+            return replace(base, name=each.function, kind="transfer")
+    end, function = BACKWARD
+    if frames and frames[0].file.endswith(end) and frames[0].function == function:
+        return replace(base, name="all_reduce", detail=_BACKWARD)
     return None
 
 

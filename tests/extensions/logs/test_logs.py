@@ -9,36 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from watchdog_lines import observed, signal, status, timeout, traceback
+from job_logs import blamed, judged, observed, said, signal, status, timeout, traceback
 
-from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command import page_of
-from pytest_multihost.extensions.logs.command import judge_paths
 from pytest_multihost.extensions.logs.lines import normalised
-from pytest_multihost.testing import SourceContext
 
 REAL = Path(__file__).parent / "real"
-CONTEXT = SourceContext("/", lambda *_: "")
-
-
-def judged(*paths: Path) -> Judgement:
-    """Return what logs say."""
-    return judge_paths(paths, "logs", CONTEXT)
-
-
-def said(text: str, folder: Path) -> Judgement:
-    """Return what a text says as a log."""
-    path = folder / "job.log"
-    path.write_text(text)
-    return judged(path)
-
-
-def blamed(found: Judgement) -> tuple[str, tuple[int, ...]]:
-    """Return the kind of hang and the culprits."""
-    if found.diagnosis is None:
-        return found.finding.outcome, ()
-    return found.diagnosis.kind, found.diagnosis.culprits
-
 
 TRUTH = {
     "hang": ("straggler", (1,)),

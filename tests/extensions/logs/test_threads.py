@@ -9,12 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from watchdog_lines import call_stack, failures, observed, signal, status, timeout, traceback
+from job_logs import (
+    blamed,
+    call_stack,
+    failures,
+    observed,
+    said,
+    signal,
+    status,
+    timeout,
+    traceback,
+)
 
-from pytest_multihost.extensions.logs.command import judge_paths
-from pytest_multihost.testing import SourceContext
-
-CONTEXT = SourceContext("/", lambda *_: "")
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 CLOSED = "RuntimeError: [/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:570"
 OUT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 184.13 GiB."
@@ -215,12 +221,7 @@ def test_a_log_of_a_public_thread_is_read_as_a_person_reads_it(
 ) -> None:
     """And nobody is named whom its lines do not show."""
     assert callable(thread)
-    path = tmp_path / "job.log"
-    path.write_text(thread())
-    judged = judge_paths([path], "job.log", CONTEXT)
-    found = judged.diagnosis
-    kind = judged.finding.outcome if found is None else found.kind
-    culprits = () if found is None else found.culprits
+    kind, culprits = blamed(said(thread(), tmp_path))
     kinds, right = TRUTH[thread]
     assert kind in kinds
     assert culprits in right

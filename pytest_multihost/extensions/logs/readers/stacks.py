@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.extensions.logs.lines import Line
 from pytest_multihost.extensions.logs.readers.reader import Parse, Reader
-from pytest_multihost.extensions.logs.said import Said, Standing
+from pytest_multihost.extensions.logs.said import Remark, Said, Standing
 
 _PROCESS = re.compile(r"^Process (\d{1,9}): (.{0,2000})")
 _PYSPY = re.compile(r'^Thread (\S{1,40}) \((\w{1,20})[^)]{0,20}\)(?:: "([^"]{0,200})")?$')
@@ -30,6 +30,10 @@ _PYSTACK = re.compile(
 _PYSTACK_FRAME = re.compile(
     r'^ {3,5}\((Python|C)\) File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$'
 )
+_UNREAD = "Error: Failed to get stack traces"
+_STOPPED = "unexpected waitpid result PtraceEvent"
+"""What py-spy says of a process that a signal has stopped."""
+
 _HEADING = re.compile(
     r"^[=#* -]{0,8}(?:TP|rank)[ _:#]?(\d{1,6})(?:[ -]{1,3}(\d{1,6}))?\b.{0,60}$", re.IGNORECASE
 )
@@ -131,6 +135,11 @@ def _begin() -> Parse:
         process = processes.get(line.stream)
         if process is None:
             process = _Process()
+        if text == _UNREAD or _STOPPED in text:
+            who = f"rank {line.rank}" if line.rank is not None else process.name or "a process"
+            why = ": it was stopped by a signal" if _STOPPED in text else ""
+            say(Remark(line.at, f"the tool could not read the stacks of {who}{why}"))
+            return _BEHIND
         if stack := _header(line, process) or _bare(line, process):
             process.stack, process.threads = stack, process.threads + 1
             processes[line.stream] = process

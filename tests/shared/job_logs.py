@@ -1,8 +1,34 @@
-"""Lines of torch's watchdog of NCCL, as its versions print them."""
+"""Lines of torch's watchdog of NCCL, as its versions print them, and what logs say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.extensions.logs.command import judge_paths
+from pytest_multihost.testing import SourceContext
+
+CONTEXT = SourceContext("/", lambda *_: "")
+
+
+def judged(*paths: Path) -> Judgement:
+    """Return what logs say."""
+    return judge_paths(paths, "logs", CONTEXT)
+
+
+def said(text: str, folder: Path) -> Judgement:
+    """Return what a text says as a log."""
+    path = folder / "job.log"
+    path.write_text(text)
+    return judged(path)
+
+
+def blamed(found: Judgement) -> tuple[str, tuple[int, ...]]:
+    """Return the kind of hang and the culprits."""
+    if found.diagnosis is None:
+        return found.finding.outcome, ()
+    return found.diagnosis.kind, found.diagnosis.culprits
 
 
 def timeout(
