@@ -46,6 +46,7 @@ EXCEPTIONS = {
     ),
     "house/test_faces.py": (("watch",), "shows what is found"),
     "shared/flight_dumps.py": (("flight",), "makes dumps for its tests"),
+    "shared/job_logs.py": (("logs",), "explains logs for its tests"),
     "shared/foreign.py": (
         (
             "engines",

@@ -544,6 +544,7 @@ def _add_behind(job: _Job, behind: Behind) -> None:
     for rank in late:
         job.has_entered(rank, operation.group_key, low)
         job.activities[rank] = Activity("behind", f"it has launched {name} up to #{low}")
+    job.conditions.append("its communicator has all ranks of the job")
     job.notes.append(
         "NCCL RAS counts at one moment: ask it again, ranks that catch up are only slow"
     )

@@ -223,6 +223,17 @@ def test_long_logs_show_on_a_terminal_how_much_is_read(
     assert text.endswith("\r\x1b[K")
 
 
+def test_a_process_of_which_ras_has_no_data_is_told_and_no_rank_accused(tmp_path: Path) -> None:
+    """The ranks that RAS lists there may be no ranks of the job."""
+    text = (
+        "INCOMPLETE\n  Missing communicator data from 1 job process\n"
+        "  Process 60004 on node 10.4.109.13 managing GPU 0\n\n"
+    )
+    found = said(WAITING + text, tmp_path)
+    assert blamed(found) == ("transport", ())
+    assert "no data of process 60004 on 10.4.109.13" in page_of(found, "ras")
+
+
 # Stacks
 
 DISTRIBUTED = "torch/distributed/distributed_c10d.py"

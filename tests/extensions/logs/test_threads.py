@@ -21,6 +21,8 @@ from job_logs import (
     traceback,
 )
 
+from pytest_multihost.extensions.logs.lines import SHORT
+
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 CLOSED = "RuntimeError: [/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:570"
 OUT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 184.13 GiB."
@@ -215,13 +217,14 @@ TRUTH = {
 """By log: the kinds of hang and the culprits that are right."""
 
 
+@pytest.mark.parametrize("before", ["", "step 1\n" * (SHORT // 5)], ids=["short", "long"])
 @pytest.mark.parametrize("thread", TRUTH, ids=lambda each: each.__name__)
 def test_a_log_of_a_public_thread_is_read_as_a_person_reads_it(
-    thread: object, tmp_path: Path
+    thread: object, before: str, tmp_path: Path
 ) -> None:
-    """And nobody is named whom its lines do not show."""
+    """And nobody is named whom its lines do not show, also where not all lines are read."""
     assert callable(thread)
-    kind, culprits = blamed(said(thread(), tmp_path))
+    kind, culprits = blamed(said(before + thread(), tmp_path))
     kinds, right = TRUTH[thread]
     assert kind in kinds
     assert culprits in right

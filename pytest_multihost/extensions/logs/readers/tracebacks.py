@@ -182,8 +182,4 @@ def _after(one: _Open, line: Line, say: Callable[[Said], None]) -> int:
     return 0 if found.went_on else 1
 
 
-TRACEBACKS = Reader(
-    "tracebacks",
-    (START.encode(), b"Exception in thread", b'"py_callstack"', b" (local_rank: "),
-    _begin,
-)
+TRACEBACKS = Reader("tracebacks", (START.encode(), b"Exception in thread"), _begin)
