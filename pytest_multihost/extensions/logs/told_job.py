@@ -94,6 +94,7 @@ _ATTACH_NEXT_TIME = (
 )
 _TRANSFER = re.compile(r"(send|recv)(_object_list)?|batch_isend_irecv")
 _BACKWARD = "of a backward pass"
+_MODULE = "<module>"
 _RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
 _PLACE = re.compile(r":\d+$")
 _SIGTERM = 15
@@ -390,7 +391,9 @@ def _job_of(facts: Facts, symptoms: Symptoms) -> _Job:
     if facts.behind:
         _add_behind(job, [*facts.behind.values()][-1])
     if not job.operations:
-        _add_stacks(job, [each for each in facts.standing.values() if each.tool != CALL])
+        _add_stacks(
+            job, [each for each in facts.standing.values() if each.frames and each.tool != CALL]
+        )
     for call in facts.standing.values():
         if call.tool == CALL and call.rank is not None:
             _add_call(job, call.rank, call.frames)
@@ -597,6 +600,8 @@ def _add_calls(job: _Job) -> None:
             job.activities[rank] = Activity("unclear", "it is in a runtime's code")
         else:
             job.activities[rank] = Activity("elsewhere", "its stack shows no collective")
+    if not job.operations:
+        _add_common_call(job)
     if any(each.detail == _BACKWARD for own in job.operations.values() for each in own):
         job.conditions.append("a backward pass that stands still is in DDP's all_reduce")
     names = {each.name for theirs in job.operations.values() for each in theirs}
@@ -605,6 +610,39 @@ def _add_calls(job: _Job) -> None:
         _add_silent(job, frozenset(range(job.size)) - waiting, len(waiting))
     if job.dumps and len(names) > 1:
         job.conditions.append("the ranks' calls are of one group")
+
+
+def _add_common_call(job: _Job) -> None:
+    """Take a function of the user's in which most ranks are as a meeting of all of them.
+
+    Only stacks of three or more ranks show which one is the exception; it must not be in the
+    function at all.
+    """
+    calls: dict[tuple[str, str], list[int]] = {}
+    for rank, dump in job.dumps.items():
+        frame = innermost_user_frame(dump.main.frames) if dump.main is not None else None
+        if frame is not None and frame.function != _MODULE:
+            calls.setdefault((frame.file, frame.function), []).append(rank)
+    (file, function), inside = max(calls.items(), key=lambda e: len(e[1]), default=(("", ""), []))
+    outside = [each for rank, each in job.dumps.items() if rank not in inside]
+    is_apart = all(
+        each.main is not None
+        and not any((f.file, f.function) == (file, function) for f in each.main.frames)
+        for each in outside
+    )
+    if not is_apart or not 0 < len(outside) < len(inside) or job.size != len(job.dumps):
+        return
+    for rank in inside:
+        main = job.dumps[rank].main
+        found = replace(
+            _collective(job, function, 0, ""),
+            group_size=None,
+            frame=innermost_user_frame(main.frames) if main is not None else None,
+            source="python-frames",
+        )
+        job.operations.setdefault(rank, []).append(found)
+        job.activities.pop(rank, None)
+    job.conditions.append(f"{function} waits for all ranks")
 
 
 def _of_frames(frames: Sequence[Frame], size: int, source: str) -> Operation | None:

@@ -267,6 +267,7 @@ NATIVE = spied(
     f"all_reduce ({DISTRIBUTED}:3075)",
     MAIN,
 )
+MEETS = spied("meet (/job/net.py:44)", MAIN)
 UNREAD = "Process 11: python job.py\n\nError: Failed to get stack traces\n"
 GDB = (
     'Thread 1 (Thread 0x7f (LWP 5) "python"):\n#0  0x00007f8791658967 in __poll (fds=0x7f) at'
@@ -298,6 +299,18 @@ STACKS = {
     ),
     "all are in the same call": ((REDUCE, REDUCE, REDUCE), ("transport", ())),
     "only one process": ((REDUCE,), ("unknown", ())),
+    "most are in a function of the user's": (
+        (MEETS, spied("read (/job/data.py:5)", MAIN), MEETS.replace(":44", ":49")),
+        ("straggler", (1,)),
+    ),
+    "each stage does its own": (
+        (MEETS, spied("read (/job/data.py:5)", MAIN), spied("eval (/job/model.py:7)", MAIN)),
+        ("passed", ()),
+    ),
+    "all come to the function, one by one": (
+        (MEETS, spied("pack (/job/pack.py:9)", "meet (/job/net.py:40)", MAIN), MEETS),
+        ("passed", ()),
+    ),
     "only native code": ((GDB, GDB), ("passed", ())),
 }
 
@@ -307,6 +320,22 @@ def test_stacks_of_ranks_name_the_one_that_is_not_in_the_call(name: str, tmp_pat
     """And nobody where a stack does not show what its rank waits in."""
     texts, truth = STACKS[name]
     assert blamed(judged(*ranks(tmp_path, *texts))) == truth
+
+
+@pytest.mark.parametrize(("lines", "kind"), [(2, "straggler"), (20, "passed")])
+def test_ranks_that_print_more_have_left_the_stacks_that_they_printed(
+    lines: int, kind: str, tmp_path: Path
+) -> None:
+    """A sound job prints stacks, too, as its developer asks for them."""
+    reduce = FAULT.replace(
+        '"/job/data.py", line 5 in read', f'"/v/{DISTRIBUTED}", line 3 in all_reduce'
+    )
+    text = "".join(
+        "".join(f"[rank{rank}]: {line}\n" for line in stack.splitlines())
+        for rank, stack in enumerate((reduce, FAULT, reduce))
+    )
+    text += "".join(f"[rank{rank}]: step {n}\n" for n in range(lines) for rank in (0, 1, 2))
+    assert blamed(said(text, tmp_path))[0] == kind
 
 
 def test_a_process_that_a_signal_has_stopped_is_told(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.extensions.logs.lines import Line
@@ -30,6 +30,10 @@ _PYSTACK = re.compile(
 _PYSTACK_FRAME = re.compile(
     r'^ {3,5}\((Python|C)\) File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$'
 )
+_FAULTHANDLER = "faulthandler"
+_GOES_ON = 12
+"""A process that prints more lines than this behind its stacks has left them."""
+
 _UNREAD = "Error: Failed to get stack traces"
 _STOPPED = "unexpected waitpid result PtraceEvent"
 """What py-spy says of a process that a signal has stopped."""
@@ -64,12 +68,19 @@ class _Stack:
 
 @dataclass(slots=True)
 class _Process:
-    """The process whose stacks an input shows now."""
+    """The process whose stacks an input shows now.
+
+    Attributes:
+        printed: Stacks that the process has printed itself, and may have gone on since.
+        lines: How many lines it has printed behind them.
+    """
 
     name: str | None = None
     threads: int = 0
     stack: _Stack | None = None
     ranks: tuple[int, ...] = ()
+    printed: list[Standing] = field(default_factory=list)
+    lines: int = 0
 
 
 def _header(line: Line, process: _Process) -> _Stack | None:
@@ -80,9 +91,9 @@ def _header(line: Line, process: _Process) -> _Stack | None:
         return _Stack(at, "py-spy", found[3] or found[1], is_main, rank)
     if found := _FAULT.match(text):
         is_main = found[1] == "Current thread"
-        return _Stack(at, "faulthandler", found[2], is_main, rank)
+        return _Stack(at, _FAULTHANDLER, found[2], is_main, rank)
     if _FAULT_ALONE.match(text):
-        return _Stack(at, "faulthandler", "main", is_main=True, rank=rank)
+        return _Stack(at, _FAULTHANDLER, "main", is_main=True, rank=rank)
     if found := _GDB.match(text):
         return _Stack(at, "gdb", found[1], found[1] == "1", rank)
     if found := _PYSTACK.match(text):
@@ -101,7 +112,7 @@ def _frame(tool: str, text: str) -> Frame | None:
         return Frame(_full(found[2]), int(found[3]), found[1].strip())
     if tool == BARE and (found := _BARE_FRAME.match(text)):
         return Frame(_full(found[2]), int(found[3]), found[1])
-    if tool == "faulthandler" and (found := _FAULT_FRAME.match(text)):
+    if tool == _FAULTHANDLER and (found := _FAULT_FRAME.match(text)):
         return Frame(found[1], int(found[2]), found[3])
     if tool == "pystack" and (found := _PYSTACK_FRAME.match(text)):
         return Frame(found[2], int(found[3]), found[4])
@@ -143,6 +154,8 @@ def _begin() -> Parse:
         if stack := _header(line, process) or _bare(line, process):
             process.stack, process.threads = stack, process.threads + 1
             processes[line.stream] = process
+        elif process.printed and process.stack is None:
+            return _after(process, text, say)
         return _take(process, line, say)
 
     return parse
@@ -166,6 +179,21 @@ def _bare(line: Line, process: _Process) -> _Stack | None:
     return _Stack(line.at, BARE, "main", is_main=True, rank=line.rank)
 
 
+def _after(process: _Process, text: str, say: Callable[[Said], None]) -> int:
+    """Take a line behind stacks of a process; if it prints more, it has left them.
+
+    Returns:
+        How many lines behind it are wanted.
+    """
+    process.lines += bool(text) and not text.startswith((" ", "[", "Traceback", "Timeout"))
+    if process.lines < _GOES_ON:
+        return 1
+    for each in process.printed:
+        say(replace(each, frames=()))
+    process.printed.clear()
+    return 0
+
+
 def _take(process: _Process, line: Line, say: Callable[[Said], None]) -> int:
     """Take a line of a stack; return how many lines behind it are wanted."""
     stack, text = process.stack, line.text.rstrip()
@@ -177,8 +205,10 @@ def _take(process: _Process, line: Line, say: Callable[[Said], None]) -> int:
         for each in _standing(stack, process, line.stream):
             say(each)  # one with more frames replaces it
     elif text and not text.startswith((" ", "\t")) and stack.frames:
-        process.stack = None
-        return 0
+        if stack.tool == _FAULTHANDLER and len(process.printed) < _MOST_OPEN:
+            process.printed += _standing(stack, process, line.stream)
+        process.stack, process.lines = None, 0
+        return int(bool(process.printed))
     return _BEHIND
 
 
