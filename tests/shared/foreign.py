@@ -803,12 +803,18 @@ class LogTarget(_Foreign):
             b"srun: error: n1: tasks 0-9999999,3: Killed\n",
             b'Process 7: python x\n\nThread 7 (idle): "MainThread"\n    f (a.py:3)\n',
             b"TP0-99999: x\n  f (torch/distributed/distributed_c10d.py:3)\n",
+            b"[rank0]:[E CCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 0]\n",
+            b"\t - [0] Timeout at collective: ALLREDUCE, #7\n\t   #6 finished ranks:\n",
+            b"\t     [1, 99999999] finished collective #6, but didn't join collective #7\n",
+            b"[rank1]:[E CCL.cpp:1] Stack trace of the failed collective: \n#0 f from /a.py:3\n",
+            b"  Missing communicator data from 1 rank\n  Process 7 on node N managing GPU 0\n",
+            b"Process 7: x\n\nError: Failed to get stack traces\n",
         ]
 
     def read(self, draw: random.Random) -> str:
         """Explain a log of lines that belong together, and of others."""
         start = draw.randrange(len(self.lines))
-        lines = self.lines[start : start + draw.choice((3, 30, 200))]
+        lines = self.lines[start : start + draw.choice((3, 30, 80))]
         for _ in range(draw.randrange(6)):
             lines.insert(draw.randrange(len(lines) + 1), draw.choice(self.lines))
         data = bytearray(b"".join(lines))

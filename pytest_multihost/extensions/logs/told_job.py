@@ -92,6 +92,7 @@ _ATTACH_NEXT_TIME = (
     "the log does not show what a rank does that prints nothing: run `multihost attach` on its"
     " machine while the job hangs"
 )
+_ORDERED = "the ranks failed in the order of their logs"
 _TRANSFER = re.compile(r"(send|recv)(_object_list)?|batch_isend_irecv")
 _BACKWARD = "of a backward pass"
 _MODULE = "<module>"
@@ -280,6 +281,8 @@ def judge_logs(facts: Facts, name: str, context: SourceContext, symptoms: Sympto
     told = judged.finding
     if told.outcome == "hung":
         told = replace(told, reason=found.summary)
+    elif _ORDERED in job.conditions:
+        told = replace(told, reason=f"{told.reason}; true if {_ORDERED}")
     return replace(judged, diagnosis=found, finding=_without_times(told, found.culprits))
 
 
@@ -630,8 +633,10 @@ def _add_common_call(job: _Job) -> None:
         and not any((f.file, f.function) == (file, function) for f in each.main.frames)
         for each in outside
     )
-    if not is_apart or not 0 < len(outside) < len(inside) or job.size != len(job.dumps):
+    silent = frozenset(range(job.size)) - job.dumps.keys()
+    if not is_apart or not 0 < len(outside) + len(silent) < len(inside):
         return
+    _add_silent(job, silent, len(inside))
     for rank in inside:
         main = job.dumps[rank].main
         found = replace(
@@ -701,6 +706,25 @@ def _add_failures(job: _Job, facts: Facts, symptoms: Symptoms) -> None:
     job.notes += [*job.printed, *job.ends]
     _add_unwaited(job)
     _part_those_who_asked(job)
+    _order_failures(job, facts)
+
+
+def _order_failures(job: _Job, facts: Facts) -> None:
+    """Take torchrun's word for the first one of failures that are in several inputs.
+
+    The inputs have no common order. Without that word, the order is a condition.
+    """
+    failed = [rank for rank, each in job.findings.items() if each.outcome in ("failed", "crashed")]
+    inputs = {job.places[rank].rpartition(":")[0] for rank in failed if rank in job.places}
+    if len(failed) < 2 or len(inputs) < 2:  # noqa: PLR2004
+        return
+    root = next((e.rank for e in facts.ended.values() if e.is_first and e.rank in failed), None)
+    if root is None:
+        job.conditions.append(_ORDERED)
+        return
+    known = job.findings[root]
+    first = replace(known.facts, failed_s=0.0 if known.facts.failed_s is not None else None)
+    job.findings[root] = replace(known, at_s=0.0, facts=first)
 
 
 def _part_those_who_asked(job: _Job) -> None:

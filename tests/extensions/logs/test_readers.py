@@ -179,6 +179,26 @@ def test_ranks_that_go_on_behind_a_failure_have_been_started_again(
 
 
 @pytest.mark.parametrize(
+    ("root", "headline"),
+    [
+        (None, "rank 0 raised ValueError: x; true if the ranks failed in the order of their logs"),
+        (1, "rank 1 raised KeyError: y"),
+    ],
+)
+def test_failures_in_several_files_have_no_order_but_torchruns(
+    root: int | None, headline: str, tmp_path: Path
+) -> None:
+    """The headline takes the one that torchrun saw first, or says what must hold."""
+    calls = (("/job/a.py", 5, "g"), (f"/v/site-packages/{DISTRIBUTED}", 5, "all_reduce"))
+    for rank, error in enumerate(("ValueError: x", "KeyError: y", LOST)):
+        path = tmp_path / f"rank{rank}.log"
+        path.write_text(traceback(rank, error, *calls[: 2 if error == LOST else 1]))
+    if root is not None:
+        (tmp_path / "console.log").write_text(failures((root, 1), [(0, 1), (2, -15)]))
+    assert page_of(judged(tmp_path), "logs").splitlines()[0] == f"FAILED  {headline}"
+
+
+@pytest.mark.parametrize(
     ("told", "headline"),
     [("[default0]:[rank2]: ready\n", "FAILED  rank 2 raised"), ("", "NOT KNOWN TO HANG")],
 )
@@ -306,6 +326,10 @@ STACKS = {
     "each stage does its own": (
         (MEETS, spied("read (/job/data.py:5)", MAIN), spied("eval (/job/model.py:7)", MAIN)),
         ("passed", ()),
+    ),
+    "most are in a function, and one could not be read": (
+        (MEETS, UNREAD, MEETS),
+        ("straggler", (1,)),
     ),
     "all come to the function, one by one": (
         (MEETS, spied("pack (/job/pack.py:9)", "meet (/job/net.py:40)", MAIN), MEETS),
