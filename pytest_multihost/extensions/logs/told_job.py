@@ -92,6 +92,14 @@ _ATTACH_NEXT_TIME = (
     "the log does not show what a rank does that prints nothing: run `multihost attach` on its"
     " machine while the job hangs"
 )
+_ALIVE = (
+    "rank {0} was alive, although jax's service had missed its heartbeats ({1}): a lock or the"
+    " network held them"
+)
+_NO_HEARTBEATS = (
+    "jax's service only knows that heartbeats of rank {0} did not come ({1}): its own log shows"
+    " whether it is gone"
+)
 _ORDERED = "the ranks failed in the order of their logs"
 _TRANSFER = re.compile(r"(send|recv)(_object_list)?|batch_isend_irecv")
 _BACKWARD = "of a backward pass"
@@ -699,6 +707,9 @@ def _add_failures(job: _Job, facts: Facts, symptoms: Symptoms) -> None:
         _add_raised(job, rank, raised, is_symptom=follows)
     timeouts += [(e.at, e.order) for e in first.values() if "imed out" in e.message]
     for ended in facts.ended.values():
+        if ended.by == "jax" and ended.rank is not None:
+            is_alive = first.get(ended.rank) is not None
+            job.notes.append((_ALIVE if is_alive else _NO_HEARTBEATS).format(ended.rank, ended.at))
         if ended.rank is None:
             job.ends.append(f"{ended.by}: {ended.why} ({ended.at})")
         elif ended.rank not in job.findings and not _follows_timeout(ended, timeouts):

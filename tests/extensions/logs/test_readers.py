@@ -157,6 +157,45 @@ def test_error_files_of_torchrun_tell_the_exception(tmp_path: Path) -> None:
     assert 'no "shard"' in page_of(found, "logs")
 
 
+def unhealthy(*ranks: int) -> str:
+    """Return what ranks of jax print when heartbeats of rank 8 have not come."""
+    fatal = (
+        "F0224 19:21:00.1 3133 client.h:77] Terminating process because the JAX distributed service"
+        " detected fatal errors. absl::Status: UNAVAILABLE: The following tasks are unhealthy"
+        " (stopped sending heartbeats):\n{0}: /job:jax_worker/replica:0/task:8\n"
+        "{0}: The tasks have crashed.\n"
+    )
+    return "".join(f"{rank}: {fatal.format(rank)}" for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "truth", "words"),
+    [
+        ((0, 1), ("died", (8,)), "its own log shows whether it is gone"),
+        ((0, 1, 8), ("unknown", ()), "rank 8 was alive"),
+    ],
+)
+def test_a_rank_that_reports_its_own_lost_heartbeats_has_not_crashed(
+    ranks: tuple[int, ...], truth: tuple[str, tuple[int, ...]], words: str, tmp_path: Path
+) -> None:
+    """Jax's service says so of any task whose heartbeats were held up."""
+    found = said(unhealthy(*ranks), tmp_path)
+    assert blamed(found) == truth
+    assert words in page_of(found, "logs").replace("\n              ", " ")
+
+
+def test_all_tasks_that_a_barrier_names_are_read(tmp_path: Path) -> None:
+    """One a line, up to twenty."""
+    late = [6, 0, 4, 5, 2, 3, 7, 1, 12, 11, 10, 9, 14]
+    text = (
+        "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: save.0.1. This usually happens"
+        " because a task triggered the barrier too early or too slowly.\n# of tasks that reached"
+        " the barrier: 3/16.\nThe first task at the barrier: /job:x/replica:0/task:13. Some"
+        " timed out task names:\n" + "".join(f"/job:jax_worker/replica:0/task:{n}\n" for n in late)
+    )
+    assert blamed(said(text, tmp_path)) == ("straggler", tuple(sorted(late)))
+
+
 FAILED = (
     "E1129 15:00:44.6 3612 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode:"
     " 1) local_rank: 1 (pid: 3808) of binary: /venv/bin/python\n"

@@ -36,7 +36,9 @@ _FATAL = re.compile(
 """A rank ends itself, since another one is gone or did not come."""
 
 _NO_HEARTBEATS = "stopped sending heartbeats"
-_BEHIND = 8
+_BEHIND = 40
+"""The service names up to twenty tasks, one a line."""
+
 _MOST = 5000
 
 
