@@ -15,6 +15,7 @@ from pytest_multihost.core.model.errors import WorldBrokenError as WorldBrokenEr
 
 if TYPE_CHECKING:
     from pytest_multihost.core.model.role import Role as Role
+    from pytest_multihost.core.pytest_plugin.calls import spawn as spawn
     from pytest_multihost.core.rank import World as World
     from pytest_multihost.core.rank import current_world as current_world
     from pytest_multihost.core.rank import operation as operation
@@ -28,6 +29,7 @@ __all__ = [
     "WorldBrokenError",
     "current_world",
     "operation",
+    "spawn",
 ]
 
 
@@ -41,5 +43,9 @@ def __getattr__(name: str) -> object:
         from pytest_multihost.core import rank
 
         return getattr(rank, name)
+    if name == "spawn":
+        from pytest_multihost.core.pytest_plugin.calls import spawn
+
+        return spawn
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)

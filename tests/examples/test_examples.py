@@ -20,6 +20,7 @@ from runtimes import skip_if_missing
 
 EXAMPLES = Path(__file__).parent.parent.parent / "conftest_examples"
 ASKED_FOR = {
+    "adopted",
     "after_timeouts",
     "custom_backend",
     "custom_fault",
@@ -43,6 +44,7 @@ ASKED_FOR = {
 NEEDS = {"megatron_groups": "megatron.core", "torch_dcp_checkpoint": "torch.distributed.checkpoint"}
 
 SHOWN_BY = {
+    "adopted": "extensions/adopt/test_adopt.py",
     "after_timeouts": "extensions/clock/test_clock.py",
     "github_actions": "extensions/github/test_actions.py",
     "hidden_hang": "extensions/sweep/test_sweep.py",

@@ -17,6 +17,12 @@ import pytest
         assert len(set(world.gather(tmp_path))) == 4
         assert len(set(world.gather(shared_tmp_path))) == 1
         assert world.broadcast(world.rank + 10) == 10
+        import os
+        os.environ["FROM_PARENT"] = str(world.rank)
+        os.environ.pop("HOME", None) if world.is_primary else None
+        assert world.inherit(world.rank + 20) == 20
+        assert (os.environ["FROM_PARENT"], os.environ.get("HOME")) == ("0", None)
+        world.part()
     """
 )
 def test_a_test_passes_when_every_rank_passes(worlds) -> None:
@@ -25,6 +31,24 @@ def test_a_test_passes_when_every_rank_passes(worlds) -> None:
     assert [rank["outcome"] for rank in worlds.verdicts["test_it"]["rank_results"]] == [
         "passed"
     ] * 4
+
+
+@pytest.mark.program(
+    """
+    import pytest
+
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        assert world.rank != 1, "the cause"
+        world.part()
+        print("tears down")
+    """
+)
+def test_ranks_part_although_one_of_them_has_failed(worlds) -> None:
+    """They go on with their tear-down, and only the failed rank is reported."""
+    worlds.run.assert_outcomes(failed=1)
+    ended = [each["outcome"] for each in worlds.verdicts["test_it"]["rank_results"]]
+    assert ended == ["passed", "failed", "passed"]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

@@ -38,7 +38,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     read_settings,
     with_host_kinds,
 )
-from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, summarize
+from pytest_multihost.core.pytest_plugin.tally import RUNNING, TALLY, Tally, end_run, summarize
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.registry import register_extensions
 
@@ -170,6 +170,16 @@ def _make_worlds(session: pytest.Session, settings: Settings) -> None:
         start_run(session, chosen, problems)  # also registers the hooks of a run with worlds
     elif problems:
         raise usage_error("\n".join(problems))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note the test that runs, for `pytest_multihost.spawn`."""
+    RUNNING.append(item)
+    try:
+        return (yield)
+    finally:
+        RUNNING.remove(item)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_multihost.core.backends import find_backend, named_backend, offered_backends
 from pytest_multihost.core.files import REMEDY
+from pytest_multihost.core.launch import Launcher
 from pytest_multihost.core.launch.capacity import look
 from pytest_multihost.core.launch.descriptor_limit import keep_descriptors_free
 from pytest_multihost.core.launch.ending_signals import (
@@ -106,6 +107,12 @@ def start_run(
     if reporter is not None:
         for line in _announcement(run, chosen, reporter.verbosity):
             reporter.write_line(line)
+
+
+def run_without_tests(config: pytest.Config) -> Run:
+    """Return the run's state, which is made if no test runs as a world."""
+    tally = config.stash[TALLY]
+    return config.stash.get(RUN, None) or _open_run(config, tally, {}, (), None)
 
 
 def _announcement(run: Run, chosen: Sequence[pytest.Item], verbosity: int) -> Iterator[str]:
@@ -254,7 +261,25 @@ class Run:
             KeyboardInterrupt: Ctrl-C or SIGTERM came; the ranks have been ended and the verdict has
                 been written.
         """
-        plan = self.plans[item.nodeid]
+        attempt = self.run_world(item, self.plans[item.nodeid])
+        if rank_that_quit(attempt.judged.result.history) is not None:
+            return attempt
+        further = self.config.hook.pytest_multihost_explore(item=item, attempt=attempt)
+        attempt = replace(attempt, analyses=(*attempt.analyses, *further))
+        self.tally.lines += [each.summary for each in attempt.analyses if each.summary]
+        return attempt
+
+    def run_world(
+        self, item: pytest.Item, plan: Plan, launcher: Launcher | None = None
+    ) -> CompletedAttempt:
+        """Run one world of an item; skip or fail the item if this machine cannot run it.
+
+        Args:
+            launcher: What starts the ranks, if they run something else than the item.
+
+        Raises:
+            KeyboardInterrupt: As for `run_item`.
+        """
         with contextlib.suppress(LaunchError):  # the world says it
             keep_descriptors_free()
         interrupt_on_signals()  # again, if a test before this one has handled an interruption
@@ -265,7 +290,9 @@ class Run:
         if missing := self._lacking(plan, spec):
             end = pytest.fail if self.config.getini("multihost_require_gpu") else skip_item
             end(missing)
-        own = self.launchers.get(plan.requirements) if self.others is None else self.others.launcher
+        own = launcher
+        if own is None:
+            own = self.others.launcher if self.others else self.launchers.get(plan.requirements)
         launcher = self.config.hook.pytest_multihost_launch(item=item, spec=spec, launcher=own)
         self.tally.ran += 1
         attempt = run_attempt(
@@ -294,9 +321,6 @@ class Run:
                     f"{message}; with multihost_early = warn the test goes on to its deadline"
                 )
             )
-        further = self.config.hook.pytest_multihost_explore(item=item, attempt=attempt)
-        attempt = replace(attempt, analyses=(*attempt.analyses, *further))
-        self.tally.lines += [each.summary for each in attempt.analyses if each.summary]
         return attempt
 
     def _spec(self, item: pytest.Item, plan: Plan) -> WorldSpec:

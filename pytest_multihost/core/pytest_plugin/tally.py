@@ -68,6 +68,9 @@ class Tally:
 
 TALLY = pytest.StashKey[Tally]()
 
+RUNNING: list[pytest.Item] = []
+"""The test that runs in this process; the last of several, in a run of pytest inside another."""
+
 
 def end_run(tally: Tally, session: pytest.Session) -> None:
     """Write the run's page; warn, or fail the run, if worlds were requested and none ran."""

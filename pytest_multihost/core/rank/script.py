@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import _exit  # by name: a script may replace it in its module
 from pathlib import Path
@@ -91,19 +91,39 @@ def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
         hook = _plugins(run).hook
         backend = find_backend(spec.backend, offered_backends(hook))
     start_backend(spec, channel, backend)
+
+    def body() -> object:
+        if spec.role is not None and spec.role.has_children:
+            run_in_child(run.words, spec.role, link)
+            return None
+        kept = _run_script(run)
+        wait_for_threads()
+        return kept
+
+    run_body(spec, channel, backend, hook, body)
+
+
+def run_body(
+    spec: RankSpec,
+    channel: Channel,
+    backend: Backend,
+    hook: pluggy.HookRelay,
+    body: Callable[[], object],
+) -> None:
+    """Run a function in a rank that has started; returns only in a process that it has forked.
+
+    Args:
+        body: What it returns is kept until the rank leaves.
+    """
+    link, root = ControllerLink(channel), str(Path.cwd())
     # Exit handlers that a backend has registered, such as jax's shutdown barrier, must not run.
     clear_exit_handlers()
     own_handlers = note_exit_handlers(lambda file: not is_library(file))
     with sending_errors(channel, root=root):
         points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
-    kept: dict[str, Any] = {}
     try:
-        if spec.role is not None and spec.role.has_children:
-            run_in_child(run.words, spec.role, link)
-        else:
-            kept = _run_script(run)
-            wait_for_threads()
-    except BaseException as error:  # noqa: BLE001 - the script may raise anything
+        kept = body()
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
         _tell(error, channel, root)
     else:
         if channel.is_ours:

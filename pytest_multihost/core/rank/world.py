@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -45,8 +47,8 @@ T = TypeVar("T")
 class World:
     """The ranks of this test, seen from one of them.
 
-    `barrier`, `gather` and `broadcast` use the harness's own channel, never the runtime under
-    test. They work before the process group is up and while it hangs, and they raise
+    `barrier`, `gather`, `broadcast`, `inherit` and `part` use the harness's own channel, never the
+    runtime under test. They work before the process group is up and while it hangs, and they raise
     `WorldBrokenError` as soon as a rank can no longer take part. Every rank must call the same
     operations in the same order, except ranks that run a program in place of the test's function.
     """
@@ -59,6 +61,7 @@ class World:
     _clock: WorldClock = field(default_factory=current_clock)
     _entered: Counter[tuple[str, str]] = field(default_factory=Counter)
     _stated: Counter[str] = field(default_factory=Counter)
+    _variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __repr__(self) -> str:
         """Name the rank, as in "<World: rank 0 of 4, gloo>"."""
@@ -187,6 +190,40 @@ class World:
         payload = pickle.dumps(obj) if is_first else b""
         [part] = self._exchange("broadcast", name, payload)
         return pickle.loads(part)  # type: ignore[no-any-return]  # noqa: S301
+
+    def inherit(self, obj: T, name: str = "inherit") -> T:
+        """Return the primary's `obj` on every rank, and take over its changes of `os.environ`.
+
+        Call it where a test harness starts its processes: they would all inherit from one parent.
+
+            self.file_name = world.inherit(self.file_name)
+
+        Args:
+            obj: Anything that can be pickled, such as the name of a temporary file.
+            name: Distinguishes this exchange from others in messages.
+
+        Raises:
+            WorldBrokenError: A rank failed, died or left its test and will never enter it.
+        """
+        before, here = self._variables, dict(os.environ)
+        changes = {each: here.get(each) for each in {*before, *here}}
+        changes = {each: text for each, text in changes.items() if text != before.get(each)}
+        value, changed = self.broadcast((obj, changes), name)
+        for variable, text in changed.items():
+            if text is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = text
+        return value
+
+    def part(self, name: str = "part") -> None:
+        """Wait until every rank has come to its end, so that what follows may remove shared files.
+
+        It is a barrier that a failed rank does not break: the failure is reported anyway, and the
+        other ranks go on with their own tear-down.
+        """
+        with contextlib.suppress(WorldBrokenError):
+            self.barrier(name)
 
     def sync_point(self, name: str) -> None:
         """Pass a named point of the test, recorded in its history; does not wait."""

@@ -1,0 +1,223 @@
+"""Runs a function on ranks that are forked from pytest's own process, inside a test.
+
+The test itself runs here, once, and may have set up anything: the ranks have a copy of it, as
+processes have that multiprocessing forks. The world has what other worlds have: a watchdog, faults,
+hazards, a verdict and artifacts.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
+
+import pluggy
+import pytest
+
+from pytest_multihost.core import files
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.launch.server import ServerLauncher, fork_problems, fork_server
+from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.errors import NoWorldError, SettingError, UnsoundForkError
+from pytest_multihost.core.model.event import Interrupted
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.outcome import RankFinding
+from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
+from pytest_multihost.core.pytest_plugin.item import add_results
+from pytest_multihost.core.pytest_plugin.plan import plan_items
+from pytest_multihost.core.pytest_plugin.run import run_without_tests
+from pytest_multihost.core.pytest_plugin.tally import RUNNING
+from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.core.rank import current_world, prepare_recording
+from pytest_multihost.core.rank.script import run_body
+from pytest_multihost.core.rank.stages import start_backend, start_rank
+from pytest_multihost.core.report.text import page_sections
+
+_KEPT = ("PYTEST_MULTIHOST_", "GLOO_SOCKET_IFNAME")
+"""The variables of a rank that it keeps, beside those of pytest's process."""
+
+
+class CallFailedError(RuntimeError):
+    """A rank of a call has failed; torch's own exceptions take its place where torch is loaded.
+
+    Attributes:
+        error_index: The rank.
+        error_pid: Its process.
+    """
+
+    def __init__(self, message: str, error_index: int, error_pid: int) -> None:
+        super().__init__(message)
+        self.error_index, self.error_pid = error_index, error_pid
+
+
+class CallHungError(pytest.fail.Exception):  # type: ignore[misc, name-defined]
+    """The ranks of a call hang; has the verdict's page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(page, pytrace=False)
+
+
+def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 2) -> None:
+    """Run ``fn(rank, *args)`` on `nprocs` ranks, inside a test that runs in pytest's process.
+
+    It takes the place of `torch.multiprocessing.spawn`, and raises what that would raise:
+    `ProcessRaisedException` with the traceback of the rank, or `ProcessExitedException`. The ranks
+    are forked from pytest's process, so nothing is imported again, and nothing need be pickled. A
+    hang is proven, and fails the test with its verdict.
+
+    Raises:
+        UnsoundForkError: pytest's process has threads or a runtime that a fork would break.
+        SettingError: No test runs in this process, or it is itself a rank.
+    """
+    call_ranks(lambda rank: fn(rank, *args), nprocs, keeps_results=False)
+
+
+def call_problems() -> list[str]:
+    """Return why no function can be run on ranks here; empty if it can."""
+    if not RUNNING:
+        return ["no test runs in this process"]
+    try:
+        current_world()
+    except NoWorldError:
+        return fork_problems()
+    return ["this process is itself a rank"]
+
+
+def call_ranks(
+    function: Callable[[int], Any], size: int, *, keeps_results: bool = True
+) -> Sequence[Any]:
+    """Run ``function(rank)`` on ranks; return their results.
+
+    Args:
+        keeps_results: Whether there are any; they must be picklable.
+
+    Raises:
+        UnsoundForkError: pytest's process cannot be forked.
+        SettingError: No test runs in this process, or it is itself a rank.
+        CallHungError: The ranks hang.
+        CallFailedError: A rank failed; or torch's exception.
+    """
+    __tracebackhide__ = True
+    if problems := call_problems():
+        kind = UnsoundForkError if RUNNING else SettingError
+        raise kind("a function cannot be run on ranks here", seen="; ".join(problems))
+    item = RUNNING[-1]
+    run = run_without_tests(item.config)
+    mark = pytest.mark.multihost(ranks=size, backend="none")
+    item.add_marker(mark)
+    try:
+        [plan] = plan_items(item.config, [item], run.tally.settings).values()
+    finally:
+        item.own_markers.remove(mark.mark)
+    with TemporaryDirectory(prefix="results-", dir=base_temp(item.config)) as folder:
+        results = Path(folder)
+        call = _Call(function, dict(os.environ), results if keeps_results else None)
+        start = partial(call.run, backend=plan.backend, hook=item.config.hook)
+        launcher = ServerLauncher({"fork": partial(fork_server, start, _prepare)})
+        launcher.open()
+        try:
+            attempt = run.run_world(item, plan, launcher)
+        finally:
+            launcher.close()
+        add_results(item, attempt)
+        _require_passed(item, attempt)
+        kept = sorted(results.iterdir(), key=lambda each: int(each.name))
+        return [pickle.loads(each.read_bytes()) for each in kept]  # noqa: S301 - of this user
+
+
+def _prepare() -> Callable[[], None]:
+    """Prepare the server that forks the ranks of a call."""
+    prepare_recording()
+    return lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function that runs in ranks, with the environment of pytest's process.
+
+    Attributes:
+        results: The folder of results; None: there are none.
+    """
+
+    function: Callable[[int], Any]
+    variables: Mapping[str, str]
+    results: Path | None
+
+    def run(
+        self, spec: RankSpec, channel: Channel, *, backend: Backend, hook: pluggy.HookRelay
+    ) -> NoReturn:
+        """Run the function in a rank. Never returns."""
+        start_rank(spec, channel)
+        start_backend(spec, channel, backend)
+        run_body(spec, channel, backend, hook, partial(self._body, spec.rank))
+        os._exit(0)  # of a process that the function has forked
+
+    def _body(self, rank: int) -> None:
+        own = {name: text for name, text in os.environ.items() if name.startswith(_KEPT)}
+        os.environ.clear()
+        os.environ.update({**own, **self.variables})
+        try:
+            result = self.function(rank)
+        except SystemExit as ended:
+            if ended.code:
+                raise
+            result = None
+        if self.results is not None:
+            files.write(self.results / str(rank), pickle.dumps(result))
+
+
+def _require_passed(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """Raise what the failure of a rank means for the caller, and add the verdict to the report."""
+    __tracebackhide__ = True
+    finding = attempt.judged.finding
+    failing = [each for each in attempt.analyses if each.fails_test]
+    if finding.status in ("passed", "xpassed") and not failing:
+        return
+    sections = page_sections(attempt.judged, files=attempt.files, columns=None, added={})
+    page = "\n".join(text for each in sections for text in (each.title, each.text))
+    if finding.status in ("passed", "xpassed"):
+        pytest.fail(failing[0].headline, pytrace=False)
+    if finding.outcome == "hung":
+        raise CallHungError(f"HUNG  {finding.reason}\n{page}")
+    item.add_report_section("call", "multihost", page)
+    first = next((e for e in finding.ranks if e.facts.rank == finding.headline), finding.ranks[0])
+    raise _failure(first)
+
+
+def _failure(of: RankFinding) -> Exception:
+    """Return the exception about a rank, as torch has it."""
+    torch: Any = sys.modules.get("torch.multiprocessing.spawn")
+    rank, pid, failure = of.facts.rank, of.facts.pid or 0, of.facts.failure
+    if isinstance(failure, Interrupted) and failure.error.type != "SystemExit":
+        text = failure.error.text or f"{failure.error.type}: {failure.error.message}"
+        message = f"\n\n-- Process {rank} terminated with the following error:\n{text}"
+        kind = CallFailedError if torch is None else torch.ProcessRaisedException
+        failed: Exception = kind(message, rank, pid)
+        return failed
+    number = of.facts.exit.signal if of.facts.exit is not None else None
+    if number is not None:
+        name = signal.Signals(number).name
+        how, code = f"signal {name}", -number
+    else:
+        name, code = None, _code(failure, of)
+        how = f"exit code {code}"
+    message = f"process {rank} terminated with {how}"
+    if torch is None:
+        return CallFailedError(message, rank, pid)
+    exited: Exception = torch.ProcessExitedException(message, rank, pid, code, name)
+    return exited
+
+
+def _code(failure: object, of: RankFinding) -> int:
+    """Return the exit code that its process would have had."""
+    if isinstance(failure, Interrupted):
+        text = failure.error.message
+        return int(text) if text.lstrip("-").isdigit() else 1
+    return of.exit_code or 0
