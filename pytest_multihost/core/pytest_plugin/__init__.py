@@ -12,6 +12,7 @@ It exports nothing. pytest loads `entry`, whose hooks lead to everything else:
 * `run` holds what lasts from one attempt to the next; `tally` counts, and ends the run.
   `other_machines` is the interface to machines that start the ranks in place of this one.
 * `usage_errors` makes the errors of usage, whose texts are printable.
+* `calls` runs a function on ranks, in the middle of a test of this process.
 * `fixtures` are the fixtures for ranks.
 * `shared_fixtures` sets up the session fixtures that all ranks share.
 """

@@ -8,20 +8,16 @@ hazards, a verdict and artifacts.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import pluggy
 import pytest
 
-from pytest_multihost.core import files
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.launch.server import ServerLauncher, fork_problems, fork_server
 from pytest_multihost.core.launch.wire import Channel
@@ -34,7 +30,6 @@ from pytest_multihost.core.pytest_plugin.item import add_results
 from pytest_multihost.core.pytest_plugin.plan import plan_items
 from pytest_multihost.core.pytest_plugin.run import run_without_tests
 from pytest_multihost.core.pytest_plugin.tally import RUNNING
-from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.rank import current_world, prepare_recording
 from pytest_multihost.core.rank.script import run_body
 from pytest_multihost.core.rank.stages import start_backend, start_rank
@@ -76,7 +71,8 @@ def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 2) 
         UnsoundForkError: pytest's process has threads or a runtime that a fork would break.
         SettingError: No test runs in this process, or it is itself a rank.
     """
-    call_ranks(lambda rank: fn(rank, *args), nprocs, keeps_results=False)
+    __tracebackhide__ = True
+    call_ranks(lambda rank: fn(rank, *args), nprocs)
 
 
 def call_problems() -> list[str]:
@@ -90,13 +86,8 @@ def call_problems() -> list[str]:
     return ["this process is itself a rank"]
 
 
-def call_ranks(
-    function: Callable[[int], Any], size: int, *, keeps_results: bool = True
-) -> Sequence[Any]:
-    """Run ``function(rank)`` on ranks; return their results.
-
-    Args:
-        keeps_results: Whether there are any; they must be picklable.
+def call_ranks(function: Callable[[int], object], size: int) -> None:
+    """Run ``function(rank)`` on ranks.
 
     Raises:
         UnsoundForkError: pytest's process cannot be forked.
@@ -116,20 +107,16 @@ def call_ranks(
         [plan] = plan_items(item.config, [item], run.tally.settings).values()
     finally:
         item.own_markers.remove(mark.mark)
-    with TemporaryDirectory(prefix="results-", dir=base_temp(item.config)) as folder:
-        results = Path(folder)
-        call = _Call(function, dict(os.environ), results if keeps_results else None)
-        start = partial(call.run, backend=plan.backend, hook=item.config.hook)
-        launcher = ServerLauncher({"fork": partial(fork_server, start, _prepare)})
-        launcher.open()
-        try:
-            attempt = run.run_world(item, plan, launcher)
-        finally:
-            launcher.close()
-        add_results(item, attempt)
-        _require_passed(item, attempt)
-        kept = sorted(results.iterdir(), key=lambda each: int(each.name))
-        return [pickle.loads(each.read_bytes()) for each in kept]  # noqa: S301 - of this user
+    call = _Call(function, dict(os.environ))
+    start = partial(call.run, backend=plan.backend, hook=item.config.hook)
+    launcher = ServerLauncher({"fork": partial(fork_server, start, _prepare)})
+    launcher.open()
+    try:
+        attempt = run.run_world(item, plan, launcher)
+    finally:
+        launcher.close()
+    add_results(item, attempt)
+    _require_passed(item, attempt)
 
 
 def _prepare() -> Callable[[], None]:
@@ -140,15 +127,10 @@ def _prepare() -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A function that runs in ranks, with the environment of pytest's process.
+    """A function that runs in ranks, with the environment of pytest's process."""
 
-    Attributes:
-        results: The folder of results; None: there are none.
-    """
-
-    function: Callable[[int], Any]
+    function: Callable[[int], object]
     variables: Mapping[str, str]
-    results: Path | None
 
     def run(
         self, spec: RankSpec, channel: Channel, *, backend: Backend, hook: pluggy.HookRelay
@@ -164,13 +146,10 @@ class _Call:
         os.environ.clear()
         os.environ.update({**own, **self.variables})
         try:
-            result = self.function(rank)
+            self.function(rank)
         except SystemExit as ended:
             if ended.code:
                 raise
-            result = None
-        if self.results is not None:
-            files.write(self.results / str(rank), pickle.dumps(result))
 
 
 def _require_passed(item: pytest.Item, attempt: CompletedAttempt) -> None:

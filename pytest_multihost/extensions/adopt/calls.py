@@ -51,7 +51,7 @@ class Calls:
             self.refused[problems[0]] += 1
             return real(fn, args, nprocs, join, *others, **options)
         self.adopted += 1
-        call_ranks(lambda rank: fn(rank, *args), nprocs, keeps_results=False)
+        call_ranks(lambda rank: fn(rank, *args), nprocs)
         return None
 
     def pytest_collection_finish(self) -> None:

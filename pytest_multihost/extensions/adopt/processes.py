@@ -28,11 +28,10 @@ def own_arguments(world: World, given: Sequence[Sequence[Any]]) -> list[Any]:
     Args:
         given: The arguments of each process.
     """
-    packed = [[_pickled(each) for each in arguments] for arguments in given]
-    parts = world.inherit(packed, "what processes inherit")[world.rank]
+    portable = [[_portable(each) for each in arguments] for arguments in given]
+    parts = world.inherit(portable, "what processes inherit")[world.rank]
     return [
-        each if part is None else pickle.loads(part)  # noqa: S301 - from a rank of this world
-        for each, part in zip(given[world.rank], parts, strict=True)
+        own if not part else part[0] for own, part in zip(given[world.rank], parts, strict=True)
     ]
 
 
@@ -45,11 +44,13 @@ def call_plainly(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     return function(*arguments)
 
 
-def _pickled(value: object) -> bytes | None:
+def _portable(value: object) -> tuple[object, ...]:
+    """Return a value that can be pickled, alone in a tuple; an empty one for any other."""
     try:
-        return pickle.dumps(value)
+        pickle.dumps(value)
     except Exception:  # noqa: BLE001 - __reduce__ may raise anything
-        return None
+        return ()
+    return (value,)
 
 
 @dataclass(slots=True)
