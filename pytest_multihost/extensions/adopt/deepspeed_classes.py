@@ -55,7 +55,7 @@ def _sized(size: Any, **options: Any) -> Adopted | Refused:  # noqa: ANN401 - of
     sizes = size if isinstance(size, list | tuple) else [size]
     if sizes and all(isinstance(each, int) and each > 0 for each in sizes):
         return Adopted(ranks=sizes if len(sizes) > 1 else sizes[0], **options)
-    return Refused("its world_size is no number")
+    return Refused("its world_size is not a number")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
