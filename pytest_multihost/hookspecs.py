@@ -46,11 +46,16 @@ if TYPE_CHECKING:
         WorldSpec,
     )
     from pytest_multihost.core.nemesis import FaultKind, Strike
-    from pytest_multihost.core.option import MarkerKey, Option, Settings
+    from pytest_multihost.core.option import (
+        MarkerKey,
+        Option,
+        Settings,
+        is_count,
+        must_be,
+        parse_count,
+    )
     from pytest_multihost.core.pytest_plugin.analysis import Analysis, PlacedWarning
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
-    from pytest_multihost.core.pytest_plugin.marker_values import is_count, must_be
-    from pytest_multihost.core.pytest_plugin.option_texts import parse_count
     from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
     from pytest_multihost.core.pytest_plugin.plan import Plan
     from pytest_multihost.core.report.annotation import Annotation
@@ -140,9 +145,9 @@ _HOMES = {
     "Strike": "core.nemesis",
     "Turn": "core.services",
     "WorldSpec": "core.model.spec",
-    "is_count": "core.pytest_plugin.marker_values",
-    "must_be": "core.pytest_plugin.marker_values",
-    "parse_count": "core.pytest_plugin.option_texts",
+    "is_count": "core.option",
+    "must_be": "core.option",
+    "parse_count": "core.option",
 }
 """The values that hooks exchange, with the modules that define them."""
 

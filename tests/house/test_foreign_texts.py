@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pytest_multihost
-from pytest_multihost.core.pytest_plugin.options import CORE_OPTIONS
+from pytest_multihost.core.option import CORE_OPTIONS
 from pytest_multihost.core.registry import extension_plugins
 
 ROOM = Path(pytest_multihost.__file__).parent

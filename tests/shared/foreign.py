@@ -35,9 +35,8 @@ from pytest_multihost.core.attempt import rejudge
 from pytest_multihost.core.command import page_of
 from pytest_multihost.core.launch import read_membership
 from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
-from pytest_multihost.core.option import Settings
+from pytest_multihost.core.option import ACCEPTED_NAME, Settings
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
-from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME
 from pytest_multihost.core.report import Attempt, build_verdict
 from pytest_multihost.core.report.html import PageModel, write_page
 from pytest_multihost.core.slots import (

@@ -2,8 +2,8 @@
 
 It exports nothing. pytest loads `entry`, whose hooks lead to everything else:
 
-* `marks` and `options` read the settings of a test; `option_texts` and `marker_values` parse their
-  values, and `acceptances` reads the file of accepted weaknesses. `id_hints` has advice for a
+* `marks` and `options` read the settings of a test,
+  and `acceptances` reads the file of accepted weaknesses. `id_hints` has advice for a
   test's id that was not found.
 * `plan` decides how each test runs, and `launchers` starts a server (`server_process`) for it.
 * `attempt` runs the world, judges it and writes its artifacts; an `analysis` adds an extension's

@@ -12,8 +12,7 @@ from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.regular_file import read_regular
-from pytest_multihost.core.option import Settings
-from pytest_multihost.core.pytest_plugin.options import ACCEPTED, ACCEPTED_NAME
+from pytest_multihost.core.option import ACCEPTED, ACCEPTED_NAME, Settings
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 
 _MAX_BYTES, _MAX_PARTS, _MAX_KEYS, _MAX_SHOWN = 1 << 20, 100, 10, 200

@@ -28,9 +28,8 @@ from pytest_multihost.core.launch.server import (
 from pytest_multihost.core.model.fault import Fault, FaultFacts
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.io_shim import find_library
-from pytest_multihost.core.option import Settings
+from pytest_multihost.core.option import LAUNCH, Settings
 from pytest_multihost.core.preload import preload_variables
-from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.rank import own_variables, thread_variables

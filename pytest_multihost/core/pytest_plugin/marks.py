@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_multihost.core.option import Check, Option, Settings, T
-from pytest_multihost.core.pytest_plugin.marker_values import (
+from pytest_multihost.core.option import (
+    BACKENDS,
+    HOSTS,
+    MODE,
+    RANKS,
+    TIMEOUT,
+    Check,
+    Option,
+    Settings,
+    T,
     are_faults,
     as_tuple,
     check_values,
     is_environment,
     must_be,
 )
-from pytest_multihost.core.pytest_plugin.options import BACKENDS, HOSTS, MODE, RANKS, TIMEOUT
 
 if TYPE_CHECKING:
     from pytest_multihost.core.model.fault import Fault

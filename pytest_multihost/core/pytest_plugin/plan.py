@@ -25,21 +25,7 @@ from pytest_multihost.core.model.role import RoleSpec, place_roles, ranks_of
 from pytest_multihost.core.model.spec import Host, WorldSpec, common_facts
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
-from pytest_multihost.core.option import Check, Settings
-from pytest_multihost.core.outcome import Finding, Symptoms
-from pytest_multihost.core.pytest_plugin.launchers import (
-    LaunchRequirements,
-    launch_problems,
-    launch_requirements,
-)
-from pytest_multihost.core.pytest_plugin.marker_values import (
-    as_tuple,
-    check_values,
-    is_seconds,
-    must_be,
-)
-from pytest_multihost.core.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
-from pytest_multihost.core.pytest_plugin.options import (
+from pytest_multihost.core.option import (
     BACKENDS,
     HOSTS,
     LAUNCH,
@@ -47,7 +33,20 @@ from pytest_multihost.core.pytest_plugin.options import (
     RANKS,
     STARTUP_TIMEOUT,
     TIMEOUT,
+    Check,
+    Settings,
+    as_tuple,
+    check_values,
+    is_seconds,
+    must_be,
 )
+from pytest_multihost.core.outcome import Finding, Symptoms
+from pytest_multihost.core.pytest_plugin.launchers import (
+    LaunchRequirements,
+    launch_problems,
+    launch_requirements,
+)
+from pytest_multihost.core.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.registry import offered_recorders

@@ -33,6 +33,7 @@ from pytest_multihost.core.model.event import Done, Interrupted
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Debugger, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
+from pytest_multihost.core.option import ACCESS, ARTIFACTS, RANKS
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt
 from pytest_multihost.core.pytest_plugin.debugger import (
@@ -45,12 +46,7 @@ from pytest_multihost.core.pytest_plugin.debugger import (
 from pytest_multihost.core.pytest_plugin.item import convert, finish_report
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.live_display import write_through
-from pytest_multihost.core.pytest_plugin.options import (
-    ACCESS,
-    ARTIFACTS,
-    RANKS,
-    artifacts_directory,
-)
+from pytest_multihost.core.pytest_plugin.options import artifacts_directory
 from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import Literal, get_args
 
 from pytest_multihost.core.model.errors import shown
-from pytest_multihost.core.option import Option
-from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_names
+from pytest_multihost.core.option import Option, one_of, parse_names
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 
 HazardMode = Literal["off", "warn", "fail"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.core.option import MarkerKey, Option
-from pytest_multihost.core.pytest_plugin.marker_values import is_one_of, must_be
-from pytest_multihost.core.pytest_plugin.option_texts import one_of
+from pytest_multihost.core.option import MarkerKey, Option, is_one_of, must_be, one_of
 
 GLOO, NCCL = "gloo", "nccl"
 

@@ -13,8 +13,9 @@ import pytest
 
 from pytest_multihost.core.model.fault import Point
 from pytest_multihost.core.model.stack import is_library
-from pytest_multihost.core.option import Check, Settings
-from pytest_multihost.core.pytest_plugin.marker_values import (
+from pytest_multihost.core.option import (
+    Check,
+    Settings,
     as_tuple,
     check_values,
     is_seconds,

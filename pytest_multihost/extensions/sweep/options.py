@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
-from pytest_multihost.core.option import Option
-from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_seconds
+from pytest_multihost.core.option import Option, one_of, parse_seconds
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, REMOVED
 
 _FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())

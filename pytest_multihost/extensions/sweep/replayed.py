@@ -17,12 +17,12 @@ from pytest_multihost.core.attempt import run_apart
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.option import LAUNCH
 from pytest_multihost.core.outcome import disagreements
 from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.launchers import launch_requirements
-from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.run import RUN
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.extensions.sweep.classes import Records

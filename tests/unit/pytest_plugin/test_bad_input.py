@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 from pytest_multihost import at, faults
 from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
-from pytest_multihost.core.pytest_plugin.option_texts import (
-    parse_names,
-    parse_ranks,
-    parse_seconds,
-    parse_seed,
-)
+from pytest_multihost.core.option import parse_names, parse_ranks, parse_seconds, parse_seed
 from pytest_multihost.extensions import netns
 from pytest_multihost.testing import (
     MAX_RANKS,

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.option import MarkerKey, Option, Settings
+from pytest_multihost.core.option import (
+    BACKENDS,
+    CORE_OPTIONS,
+    LOCAL_DEVICES,
+    RANKS,
+    STARTUP_TIMEOUT,
+    TIMEOUT,
+    MarkerKey,
+    Option,
+    Settings,
+    parse_count,
+)
 from pytest_multihost.core.pytest_plugin.marks import (
     BACKEND_PARAM,
     RANKS_PARAM,
@@ -15,16 +26,7 @@ from pytest_multihost.core.pytest_plugin.marks import (
     read_markers,
     world_axes,
 )
-from pytest_multihost.core.pytest_plugin.option_texts import parse_count
-from pytest_multihost.core.pytest_plugin.options import (
-    BACKENDS,
-    CORE_OPTIONS,
-    LOCAL_DEVICES,
-    RANKS,
-    STARTUP_TIMEOUT,
-    TIMEOUT,
-    with_host_kinds,
-)
+from pytest_multihost.core.pytest_plugin.options import with_host_kinds
 from pytest_multihost.extensions import clock, netns
 
 [CLOCK_OPTION] = clock.pytest_multihost_options()

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.option import Option, Settings
-from pytest_multihost.core.pytest_plugin.option_texts import (
-    parse_count,
-    parse_names,
-    parse_ranks,
-    parse_seconds,
-)
-from pytest_multihost.core.pytest_plugin.options import (
+from pytest_multihost.core.option import (
     BACKENDS,
     CORE_OPTIONS,
     LAUNCH,
@@ -25,9 +18,14 @@ from pytest_multihost.core.pytest_plugin.options import (
     RANKS,
     STARTUP_TIMEOUT,
     TIMEOUT,
-    artifacts_directory,
-    read_settings,
+    Option,
+    Settings,
+    parse_count,
+    parse_names,
+    parse_ranks,
+    parse_seconds,
 )
+from pytest_multihost.core.pytest_plugin.options import artifacts_directory, read_settings
 from pytest_multihost.extensions import clock
 from pytest_multihost.testing import SettingError, make_spec, token
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.setting_values import MAX_RANKS
-from pytest_multihost.core.option import Option
-from pytest_multihost.core.pytest_plugin.option_texts import parse_count, parse_names, parse_seconds
+from pytest_multihost.core.option import Option, parse_count, parse_names, parse_seconds
 from pytest_multihost.extensions.engines.cluster.ray_options import RAY
 
 ON: Option[str | None] = Option(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.launch.launcher_env import is_foreign
-from pytest_multihost.core.option import Settings
-from pytest_multihost.core.pytest_plugin.options import CORE_OPTIONS, offered_options
+from pytest_multihost.core.option import CORE_OPTIONS, Settings
+from pytest_multihost.core.pytest_plugin.options import offered_options
 from pytest_multihost.extensions.engines.driver import heartbeats
 from pytest_multihost.extensions.engines.driver.options import CARRY
 from pytest_multihost.extensions.engines.driver.order import PeerOrder

@@ -29,8 +29,7 @@ from pytest_multihost.core.model.errors import (
     known_names,
     shown,
 )
-from pytest_multihost.core.option import Settings
-from pytest_multihost.core.pytest_plugin.options import STARTUP_TIMEOUT
+from pytest_multihost.core.option import STARTUP_TIMEOUT, Settings
 from pytest_multihost.core.pytest_plugin.plan import plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error

@@ -18,10 +18,9 @@ import pytest
 
 from pytest_multihost.core.forgotten import forget_secret
 from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.option import RANKS, STARTUP_TIMEOUT
 from pytest_multihost.core.pytest_plugin.options import (
     ONE_PROCESS_ALONE,
-    RANKS,
-    STARTUP_TIMEOUT,
     artifacts_directory,
     switch_off,
 )

@@ -11,6 +11,7 @@ from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.fault import hash_seed_of
 from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.option import LAUNCH
 from pytest_multihost.core.outcome import disagreements
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.launchers import (
@@ -18,7 +19,6 @@ from pytest_multihost.core.pytest_plugin.launchers import (
     launch_problems,
     launch_requirements,
 )
-from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.plan import Plan
 from pytest_multihost.core.pytest_plugin.run import Run
 from pytest_multihost.core.report.artifacts import package_versions

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_multihost.core.model.errors import known_names, shown
 from pytest_multihost.core.model.setting_values import MAX_RANKS, MAX_SECONDS
-from pytest_multihost.core.option import Check
+from pytest_multihost.core.option.option import Check
 
 
 def check_values(values: Mapping[str, object], checks: Mapping[str, Check]) -> Iterator[str]:
