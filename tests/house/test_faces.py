@@ -40,10 +40,6 @@ EXCEPTIONS = {
         "describes connections between real hosts as the kernel shows them",
     ),
     "house/test_secrets.py": (("engines",), "reads which variables the nodes get"),
-    "house/test_foreign_texts.py": (
-        ("pytest_plugin",),
-        "reads the core's options, of which a token may set some",
-    ),
     "house/test_faces.py": (("watch",), "shows what is found"),
     "shared/flight_dumps.py": (("flight",), "makes dumps for its tests"),
     "shared/job_logs.py": (("logs",), "explains logs for its tests"),
