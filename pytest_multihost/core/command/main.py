@@ -22,8 +22,8 @@ from pytest_multihost.core.host_kind import HostKind, offered_host_kinds
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, NO_TIMEOUT_S, ONE
-from pytest_multihost.core.option import Option
+from pytest_multihost.core.model.setting_values import ONE
+from pytest_multihost.core.option import SCRIPT_OPTIONS, Option, Settings
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.standard_streams import (
     ENDED_BY_PIPE,
@@ -186,11 +186,6 @@ def _add_run(
         help="the role NAME serves the others: end its program once all others have ended",
     )
     run.add_argument(
-        "--backend",
-        default=DEFAULT_BACKEND,
-        help="initialise this runtime before the script; default: none, the script does it",
-    )
-    run.add_argument(
         "-p",
         action="append",
         dest="plugins",
@@ -210,30 +205,11 @@ def _add_run(
         run.add_argument(
             f"--{option.name}",
             type=partial(_checked, option),
-            metavar=option.metavar,
-            help=option.help[:1].lower() + option.help[1:],
+            metavar=option.of_script.metavar or option.metavar,
+            help=option.of_script.help,
         )
     run.add_argument(
         "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
-    )
-    run.add_argument(
-        "--timeout",
-        type=_seconds,
-        metavar="SECONDS",
-        help="end the job after this time; default: never",
-    )
-    run.add_argument(
-        "--horizon",
-        type=_seconds,
-        metavar="SECONDS",
-        help="report a hang if no rank can make progress within this time; default: 300",
-    )
-    run.add_argument(
-        "--patience",
-        type=_seconds,
-        metavar="SECONDS",
-        help="report a hang once a rank has waited this long for another rank, even if that one is"
-        " busy; default: no such limit",
     )
     run.add_argument(
         "--keep",
@@ -264,21 +240,9 @@ def _checked(option: Option[object], text: str) -> str:
 
 
 def _run_options(hook: pluggy.HookRelay) -> list[Option[object]]:
-    """Return the options that plugins offer for ``run``."""
-    return [option for group in hook.pytest_multihost_run_options() for option in group]
-
-
-def _settings(options: argparse.Namespace, hook: pluggy.HookRelay) -> dict[str, str]:
-    """Return the given values of plugins' options for ``run``, by name."""
-    given = {each.name: getattr(options, each.name) for each in _run_options(hook)}
-    return {name: text for name, text in given.items() if text is not None}
-
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < (seconds := float(text)) <= NO_TIMEOUT_S:
-            return seconds
-    raise argparse.ArgumentTypeError(f"must be a number of seconds greater than 0, not {text!r}")
+    """Return the options of ``run`` with values: the core's, and those that plugins offer."""
+    offered = (option for group in hook.pytest_multihost_run_options() for option in group)
+    return [*SCRIPT_OPTIONS, *offered]
 
 
 def _with_others(hook: pluggy.HookRelay, command: str) -> pluggy.HookRelay:
@@ -362,7 +326,7 @@ def _parsed(
 
 def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     from pytest_multihost.core.command.role_programs import StartOptions, parse_roles
-    from pytest_multihost.core.command.run import HORIZON_S, NOT_RUN, RunOptions, run_script
+    from pytest_multihost.core.command.run import NOT_RUN, RunOptions, run_script
 
     try:
         hints, program = list(torchrun_hints(options)), _program(options)
@@ -386,13 +350,9 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
             script_args=program.args,
             is_module=program.is_module,
             ranks=options.ranks,
-            backend=options.backend,
             hosts=options.hosts,
-            settings=_settings(options, hook),
+            settings=Settings.of_script(_run_options(hook), vars(options)),
             faults=options.fault,
-            timeout_s=options.timeout,
-            horizon_s=options.horizon or HORIZON_S,
-            patience_s=options.patience,
             log_folder=options.log_dir,
             artifacts=artifacts_folder(),
             is_kept=options.keep,

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,15 +43,14 @@ from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.replay import checksum
 from pytest_multihost.core.model.setting_values import (
-    DEFAULT_BACKEND,
     MAX_RANKS,
-    NO_TIMEOUT_S,
     ONE,
 )
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library
+from pytest_multihost.core.option import BACKENDS, HORIZON, PATIENCE, TIMEOUT, Settings
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
@@ -73,9 +72,6 @@ from pytest_multihost.core.services import ServiceKind, asked_for, order_part, s
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes of ``multihost run``."""
 
-HORIZON_S = 300.0
-"""The default horizon of a world."""
-
 _STARTUP_TIMEOUT_S = 300.0
 _SERVER_LOG = "server.log"
 
@@ -89,10 +85,7 @@ class RunOptions:
         is_module: Whether `script` is a module, as for ``python -m``.
         ranks: Number of ranks; None for one per process that a launcher has started.
         hosts: The kind of the hosts; empty: this machine, or for roles a host that is sealed off.
-        settings: The values of options that plugins offer for this command, by name.
-        timeout_s: The world is ended this long after its start; None for never.
-        horizon_s: The world hangs if nothing in it can move within this time.
-        patience_s: It also hangs once a rank has waited for another one this long; None for never.
+        settings: The values of `SCRIPT_OPTIONS` and of options that plugins offer.
         log_folder: The folder for runs with the ranks' output, which is then not shown; None to
             show the output.
         artifacts: The folder for runs that failed.
@@ -105,18 +98,19 @@ class RunOptions:
     script_args: Sequence[str]
     is_module: bool
     ranks: int | None
-    backend: str
     hosts: str
-    settings: Mapping[str, str]
+    settings: Settings
     faults: Sequence[str]
-    timeout_s: float | None
-    horizon_s: float
-    patience_s: float | None
     log_folder: Path | None
     artifacts: Path
     is_kept: bool
     plugins: Sequence[str] = ()
     roles: Sequence[RoleProgram] = ()
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend."""
+        return ",".join(self.settings.get(BACKENDS))
 
     @property
     def programs(self) -> Sequence[Program]:
@@ -152,15 +146,12 @@ class RunOptions:
         """Return the command line that repeats the world of `size` ranks."""
         args = ["multihost", "run", *([] if self.roles else ["--ranks", str(size)])]
         args += [part for each in self.roles for part in each.arguments()]
-        args += ["--backend", self.backend] if self.backend != DEFAULT_BACKEND else []
         args += [part for each in self.plugins for part in ("-p", each)]
         is_default = not self.hosts or (self.hosts == ONE and not self.roles)
         args += [] if is_default else ["--hosts", self.hosts]
-        args += [part for name, value in self.settings.items() for part in (f"--{name}", value)]
+        given = self.settings.replayed.items()
+        args += [part for name, text in given for part in (f"--{name}", text)]
         args += [part for each in self.faults for part in ("--fault", each)]
-        args += [] if self.timeout_s is None else ["--timeout", f"{self.timeout_s:g}"]
-        args += ["--horizon", f"{self.horizon_s:g}"] if self.horizon_s != HORIZON_S else []
-        args += [] if self.patience_s is None else ["--patience", f"{self.patience_s:g}"]
         if self.roles:
             return args
         args += ["-m"] if self.is_module else []
@@ -462,7 +453,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         hosts = Hosts.parse(options.hosts or ONE, kinds_of_hosts)
     if hosts.kind is not None and options.size is None:
         raise SettingError("--hosts works on one machine alone: add --ranks N")
-    services = asked_for(hook.pytest_multihost_services(), options.settings)
+    services = asked_for(hook.pytest_multihost_services(), options.settings.values)
     for each in services:
         if each.preload is not None:
             each.preload.require()
@@ -489,7 +480,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         backend=options.backend,
         backend_facts=backend.facts,
         local_devices=1,
-        timeout_s=options.timeout_s or NO_TIMEOUT_S,
+        timeout_s=options.settings.get(TIMEOUT),
         startup_timeout_s=_STARTUP_TIMEOUT_S,
         seed=seed,
         faults=faults,
@@ -497,8 +488,8 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         hosts=hosts.of(size),
         services={**services_of_world(hosts, backend, services), **order_part(roles)},
         recorders=offered_recorders(hook),
-        horizon_s=options.horizon_s,
-        patience_s=options.patience_s,
+        horizon_s=options.settings.get(HORIZON),
+        patience_s=options.settings.get(PATIENCE),
         argv=tuple(options.command(size)),
         subject="script",
         roles=tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -27,6 +27,21 @@ class MarkerKey(Generic[T_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForScripts(Generic[T_co]):
+    """How ``multihost run`` takes an option, as ``--name``.
+
+    Attributes:
+        help: The text in ``multihost run --help``.
+        default: The value if the command line has none.
+        metavar: Stands for the value there; empty: the option's own.
+    """
+
+    help: str
+    default: T_co
+    metavar: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option(Generic[T_co]):
     """A setting with up to four sources, the first of which counts.
 
@@ -44,6 +59,8 @@ class Option(Generic[T_co]):
         flags: Further names on the command line.
         key: None: a test cannot set the option for itself.
         is_replayed: Whether a replay token carries it, because it decides what world a test has.
+        for_scripts: How scripts take it; None: they do not, unless a plugin offers it for them.
+        is_for_tests: Whether tests take it.
     """
 
     name: str
@@ -55,6 +72,14 @@ class Option(Generic[T_co]):
     flags: tuple[str, ...] = ()
     key: MarkerKey[T_co] | None = None
     is_replayed: bool = False
+    for_scripts: ForScripts[T_co] | None = None
+    is_for_tests: bool = True
+
+    @property
+    def of_script(self) -> ForScripts[T_co]:
+        """How scripts take it if they do."""
+        said = self.help[:1].lower() + self.help[1:]
+        return self.for_scripts or ForScripts(help=said, default=self.default)
 
     @property
     def dest(self) -> str:
@@ -91,6 +116,26 @@ class Settings:
     def get(self, option: Option[T]) -> T:
         """Return the value of an option."""
         return cast("T", self.values.get(option.name, option.default))
+
+    @classmethod
+    def of_script(cls, options: Sequence[Option[Any]], texts: Mapping[str, str | None]) -> Settings:
+        """Return the settings of a script.
+
+        Args:
+            options: The options that scripts take.
+            texts: What its command line says, by the option's name; None: nothing.
+
+        Raises:
+            SettingError: A text is invalid.
+        """
+        given = {each.name: text for each in options if (text := texts[each.name]) is not None}
+        values = {
+            each.name: each.parse(given[each.name])
+            if each.name in given
+            else each.of_script.default
+            for each in options
+        }
+        return cls(values, tuple(options), given)
 
     def having(self, option: Option[T], value: T) -> Settings:
         """Return these settings with another value of one option."""

@@ -9,7 +9,12 @@ from typing import Any, get_args
 from pytest_multihost.core import files
 from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, MAX_RANKS, Early
+from pytest_multihost.core.model.setting_values import (
+    DEFAULT_BACKEND,
+    MAX_RANKS,
+    NO_TIMEOUT_S,
+    Early,
+)
 from pytest_multihost.core.option.marker_values import (
     as_tuple,
     is_count,
@@ -18,7 +23,7 @@ from pytest_multihost.core.option.marker_values import (
     must_be,
     one_or_more,
 )
-from pytest_multihost.core.option.option import MarkerKey, Option
+from pytest_multihost.core.option.option import ForScripts, MarkerKey, Option, T
 from pytest_multihost.core.option.texts import (
     one_of,
     parse_count,
@@ -56,6 +61,11 @@ BACKENDS: Option[tuple[str, ...]] = Option(
     default=(DEFAULT_BACKEND,),
     key=MarkerKey(must_be(one_or_more(is_name), "a name, or a list of different names"), as_tuple),
     is_replayed=True,
+    for_scripts=ForScripts(
+        help="initialise this runtime before the script; default: none, the script does it",
+        default=(DEFAULT_BACKEND,),
+        metavar="NAME",
+    ),
 )
 """Names of backends; several parametrize a test."""
 
@@ -67,6 +77,9 @@ TIMEOUT: Option[float] = Option(
     default=120.0,
     key=MarkerKey(_SECONDS, float),
     is_replayed=True,
+    for_scripts=ForScripts(
+        help="end the job after this time; default: never", default=NO_TIMEOUT_S
+    ),
 )
 
 STARTUP_TIMEOUT: Option[float] = Option(
@@ -176,7 +189,34 @@ ACCEPTED: Option[Path | None] = Option(
     default=None,
 )
 
-CORE_OPTIONS: tuple[Option[Any], ...] = (
+
+def _time_of_scripts(name: str, told: str, default: T) -> Option[float | T]:
+    """Return an option of scripts alone, a number of seconds."""
+    return Option(
+        name=name,
+        metavar="SECONDS",
+        help=told,
+        parse=parse_seconds,
+        default=default,
+        for_scripts=ForScripts(help=told, default=default),
+        is_for_tests=False,
+    )
+
+
+HORIZON: Option[float] = _time_of_scripts(
+    "horizon",
+    "report a hang if no rank can make progress within this time; default: 300",
+    default=300.0,
+)
+
+PATIENCE: Option[float | None] = _time_of_scripts(
+    "patience",
+    "report a hang once a rank has waited this long for another rank, even if that one is busy;"
+    " default: no such limit",
+    default=None,
+)
+
+_TABLE: tuple[Option[Any], ...] = (
     RANKS,
     BACKENDS,
     TIMEOUT,
@@ -189,4 +229,12 @@ CORE_OPTIONS: tuple[Option[Any], ...] = (
     ARTIFACTS,
     ACCESS,
     ACCEPTED,
+    HORIZON,
+    PATIENCE,
 )
+
+CORE_OPTIONS: tuple[Option[Any], ...] = tuple(each for each in _TABLE if each.is_for_tests)
+"""The core's options of tests."""
+
+SCRIPT_OPTIONS: tuple[Option[Any], ...] = tuple(each for each in _TABLE if each.for_scripts)
+"""The core's options of ``multihost run``, beside its switches."""
