@@ -363,7 +363,7 @@ def pytest_multihost_server_start(config: pytest.Config) -> None:
 
 
 @hookspec
-def pytest_multihost_commands(commands: Commands) -> None:
+def pytest_multihost_commands(commands: Commands, hook: pluggy.HookRelay) -> None:
     """Add subcommands to ``multihost``.
 
     Called before the command line is read, even for ``--help``, so import a command's modules in
@@ -375,6 +375,9 @@ def pytest_multihost_commands(commands: Commands) -> None:
     Other packages' plugins are found as pytest finds them: conftest.py in the working directory and
     installed plugins. They are loaded only for a command that this package does not have, so
     ``multihost --help`` does not list their commands.
+
+    Args:
+        hook: The hooks of all plugins.
     """
 
 

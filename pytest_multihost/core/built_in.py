@@ -31,7 +31,7 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:
 
 @hookimpl(trylast=True)
 def pytest_multihost_services() -> Sequence[ServiceKind]:
-    """Offer the services `held_ranks`, `role_order` and `script_end`."""
+    """Offer the services `held_ranks` and `role_order`."""
     from pytest_multihost.core.services import BUILT_IN_SERVICES
 
     return BUILT_IN_SERVICES

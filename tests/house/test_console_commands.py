@@ -45,7 +45,7 @@ NOT_RUN = {
     "python docs/found/reproducers/": LIBRARIES,
     "make demo": COSTLY,
     "make test": COSTLY,
-    "multihost run": "the page shows no whole script; tests/process/test_run.py runs it",
+    "multihost run": "the page shows no whole script; tests/extensions/scripts/test_run.py runs it",
     "pytest test_checkpoint.py::test_save --multihost-replay eyJ2Ijox...": (
         "its token is cut; tests/plugin/test_replay.py runs whole ones"
     ),

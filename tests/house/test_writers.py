@@ -17,7 +17,7 @@ OTHERS = {
 NEVER = {"write_text", "write_bytes", "copyfile", "copy", "copy2", "copytree", "copyfileobj"}
 WRITES = re.compile(r"[wax+]")
 EXCEPTIONS = {
-    "core/command/run.py": "moves the files of its own scratch folder",
+    "extensions/scripts/run.py": "moves the files of its own scratch folder",
     "core/launch/job_spec.py": "writes to a file in memory",
     "core/launch/permits.py": "makes files that are locked and never written",
     "core/launch/server/rank_processes.py": "copies stacks into the folder of its own run",

@@ -61,6 +61,7 @@ FOLDERS = {
     "tests/extensions": "worlds",
     "tests/extensions/live": "processes",
     "tests/extensions/netns": "namespaces",
+    "tests/extensions/scripts": "processes",
     "tests/fixes": "fixes",
     "tests/house": "source",
     "tests/plugin": "worlds",

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 SPAWN_SERVER_CODE = "from pytest_multihost.core.launch.server.start_server import main; main()"
 """The program of a server whose ranks are new interpreters."""
 
-SCRIPT_RANK_CODE = "from pytest_multihost.core.rank.script import main; main()"
-"""The program of a rank that runs a script."""
-
-SCRIPT_SERVER_CODE = "from pytest_multihost.core.rank.script import serve_script; serve_script()"
-"""The program of a server that forks the ranks of a script."""
-
 JOB_VARIABLE = "PYTEST_MULTIHOST_JOB"
 """Environment variable that names the descriptor of the memory file."""
 

@@ -20,17 +20,12 @@ from pytest_multihost.core.attempt import WatchedWorld, WorldProgress, judge, wr
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
-from pytest_multihost.core.command.program import Program
-from pytest_multihost.core.command.role_programs import RoleProgram, roles_of
-from pytest_multihost.core.command.screen import Screen
 from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.files import artifacts_access
 from pytest_multihost.core.forgotten import forget_secret
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.job_spec import (
-    SCRIPT_RANK_CODE,
-    SCRIPT_SERVER_CODE,
     SPAWN_SERVER_CODE,
     RoleScript,
     ScriptRun,
@@ -68,9 +63,20 @@ from pytest_multihost.core.report.html import PAGE_NAME
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
 from pytest_multihost.core.services import ServiceKind, asked_for, order_part, services_of_world
+from pytest_multihost.extensions.scripts.program import Program
+from pytest_multihost.extensions.scripts.role_programs import RoleProgram, roles_of
+from pytest_multihost.extensions.scripts.screen import Screen
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes of ``multihost run``."""
+
+_IN_RANK = "pytest_multihost.extensions.scripts.in_rank"
+
+SCRIPT_RANK_CODE = f"from {_IN_RANK} import main; main()"
+"""The program of a rank that runs a script."""
+
+SCRIPT_SERVER_CODE = f"from {_IN_RANK} import serve_script; serve_script()"
+"""The program of a server that forks the ranks of a script."""
 
 _STARTUP_TIMEOUT_S = 300.0
 _SERVER_LOG = "server.log"

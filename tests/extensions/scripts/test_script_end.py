@@ -9,7 +9,7 @@ import pytest
 
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Action, Turn
-from pytest_multihost.core.services.script_end import LEAVE_S, QUIET_S, ScriptEnd
+from pytest_multihost.extensions.scripts.script_end import LEAVE_S, QUIET_S, ScriptEnd
 from pytest_multihost.testing import Done, Event, Exited, FaultChanged
 
 OVER = RankFacts(0, parked_s=1.0)

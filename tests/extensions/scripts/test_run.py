@@ -162,7 +162,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
     assert "Traceback (most recent call last):" in page
     assert f'File "{tmp_path}/train.py", line 3' in page
     assert "runpy" not in printed
-    assert "rank/script.py" not in printed
+    assert "scripts/in_rank.py" not in printed
 
 
 @pytest.mark.parametrize(

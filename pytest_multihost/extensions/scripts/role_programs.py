@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.core.command.program import Program
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.role import (
     Role,
@@ -16,6 +15,7 @@ from pytest_multihost.core.model.role import (
     place_roles,
     role_problems,
 )
+from pytest_multihost.extensions.scripts.program import Program
 
 _ROLE = re.compile(r"(?P<name>[^=:]+)=(?P<ranks>[0-9]{1,9}):(?P<program>.+)", re.ASCII | re.DOTALL)
 _FORM = "NAME=RANKS:PROGRAM, such as trainer=2:train.py or engine=2:'-m my.engine --port {port}'"
