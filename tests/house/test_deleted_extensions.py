@@ -104,7 +104,7 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
 
 
 def test_the_rest_works_without_it(environment: dict[str, str], tmp_path: Path) -> None:
-    """Every other module imports, a world passes, a hang gets its verdict, a script runs if it can."""
+    """Every other module imports, a world passes, a hang gets its verdict, a script may run."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "test_world.py").write_text(TESTS)
