@@ -31,7 +31,7 @@ from pytest_multihost.core.pytest_plugin.plan import plan_items
 from pytest_multihost.core.pytest_plugin.run import run_without_tests
 from pytest_multihost.core.pytest_plugin.tally import RUNNING
 from pytest_multihost.core.rank import current_world, prepare_recording
-from pytest_multihost.core.rank.script import run_body
+from pytest_multihost.core.rank.body import run_body
 from pytest_multihost.core.rank.stages import start_backend, start_rank
 from pytest_multihost.core.report.text import page_sections
 

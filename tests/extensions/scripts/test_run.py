@@ -163,6 +163,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
     assert f'File "{tmp_path}/train.py", line 3' in page
     assert "runpy" not in printed
     assert "scripts/in_rank.py" not in printed
+    assert "rank/body.py" not in printed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Runs a body that is no test in a rank: a script, or a function; and ends the rank as a test's."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import pluggy
+
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.cpython_private import (
+    clear_exit_handlers,
+    note_exit_handlers,
+)
+from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.model.stack import is_library
+from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
+from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.raised_errors import trimmed_traceback
+from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.role_order import start_in_order
+from pytest_multihost.core.rank.services import begin_test, end_test, park_services
+from pytest_multihost.core.rank.stages import (
+    ControllerLink,
+    leave,
+    send_interrupted,
+    sending_errors,
+)
+from pytest_multihost.core.rank.world import World, set_world
+
+
+def run_body(
+    spec: RankSpec,
+    channel: Channel,
+    backend: Backend,
+    hook: pluggy.HookRelay,
+    body: Callable[[], object],
+) -> None:
+    """Run a function in a rank that has started; returns only in a process that it has forked.
+
+    Args:
+        body: What it returns is kept until the rank leaves.
+    """
+    link, root = ControllerLink(channel), str(Path.cwd())
+    # Exit handlers that a backend has registered, such as jax's shutdown barrier, must not run.
+    clear_exit_handlers()
+    own_handlers = note_exit_handlers(lambda file: not is_library(file))
+    with sending_errors(channel, root=root):
+        points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
+    try:
+        kept = body()
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        _tell(error, channel, root)
+    else:
+        if channel.is_ours:
+            end_test()
+            _end(link, points, runs_more=bool(own_handlers))
+        del kept
+
+
+def _begin(
+    spec: RankSpec,
+    link: ControllerLink,
+    backend: Backend,
+    kinds: Mapping[str, FaultKind],
+    root: str,
+) -> Points:
+    """Wait until all ranks are ready, start this rank's faults, and return its points."""
+    set_world(World(spec, backend, link.channel, current_recorder()))
+    ready_s = now()
+    link.send(Ready())
+    link.await_gate("go")
+    points = bind_faults(
+        spec,
+        kinds,
+        current_recorder(),
+        link.send,
+        link.await_performed,
+        root=root,
+        ready_s=ready_s,
+    )
+    begin_test()
+    link.send(PhaseEntered("call"))
+    start_in_order(spec, link)
+    start_faults(points)
+    return points
+
+
+def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
+    """Print an exception as Python does, send it, and leave; in a forked process only raise it."""
+    if not channel.is_ours:
+        raise error
+    if not isinstance(error, SystemExit):
+        with contextlib.suppress(Exception):  # the script may have set its own
+            error.__traceback__ = trimmed_traceback(error)  # the one that is printed
+            sys.excepthook(type(error), error, error.__traceback__)
+    elif not isinstance(error.code, int):
+        sys.stderr.write(f"{error.code}\n")
+    send_interrupted(channel, error, root=root)
+
+
+def _end(link: ControllerLink, points: Points, *, runs_more: bool) -> NoReturn:
+    """Wait until the scripts of all ranks are over, and leave.
+
+    Args:
+        runs_more: Whether the script has registered functions of its own with `atexit`.
+    """
+    points.heal()
+    link.send(Parked(runs_more=runs_more))
+    park_services()
+    link.await_gate("teardown")
+    link.send(Done())
+    leave(link)
