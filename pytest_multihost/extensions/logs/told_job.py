@@ -228,6 +228,7 @@ class _Job:
         said: Ranks of which something is known that a verdict may use.
         silent: Ranks of which nothing is known, but which others may wait for.
         asked: Those of them that only got the signal to dump.
+        moved: Ranks of which the last two stacks differ, with the line of the last one.
         asked_by: Ranks that wait in a collective of which nothing but its number is known.
     """
 
@@ -244,6 +245,7 @@ class _Job:
     silent: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     asked_by: set[int] = field(default_factory=set)
+    moved: dict[int, str] = field(default_factory=dict)
     parted: tuple[tuple[Operation, tuple[int, ...]], ...] = ()
     conditions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -410,8 +412,7 @@ def _job_of(facts: Facts, symptoms: Symptoms) -> _Job:
             _add_call(job, call.rank, call.frames)
     _add_failures(job, facts, symptoms)
     if job.dumps and not any("imed out" in each.summary for each in job.findings.values()):
-        job.is_said = not job.operations
-        job.conditions.append("the ranks stood still when their stacks were taken")
+        _add_stillness(job)
     for remark in facts.remarks.values():
         job.notes.append(f"{remark.text} ({remark.at})")
     if facts.is_cut:
@@ -588,7 +589,10 @@ def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
         job.conditions.append("the processes are the ranks in this order")
     for theirs in threads.values():
         rank = theirs[0].rank if theirs[0].rank is not None else next(free)
-        main = next((each for each in reversed(theirs) if each.is_main), theirs[-1])
+        mains = [each for each in theirs if each.is_main] or theirs[-1:]
+        main = mains[-1]
+        if mains[-2:][0].frames != main.frames:  # earlier ones may be from before the hang
+            job.moved[rank] = main.at
         if rank >= MAX_RANKS:
             return
         job.size = max(job.size, rank + 1)
@@ -597,6 +601,20 @@ def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
         job.dumps[rank] = Dump(rank, main.tool, tuple(stacks))
         job.said.add(rank)
     _add_calls(job)
+
+
+def _add_stillness(job: _Job) -> None:
+    """Say that the ranks must have stood still, unless several stacks show that they did not."""
+    job.is_said = not job.operations
+    gone_on = sorted(job.moved.keys() & job.operations.keys())
+    if not gone_on:
+        job.conditions.append("the ranks stood still when their stacks were taken")
+        return
+    for rank in gone_on:
+        text = f"{PLAIN.of([rank])} went on between its stacks ({job.moved[rank]})"
+        job.notes.append(text)
+        job.ends.append(text)
+    job.operations.clear()
 
 
 def _add_calls(job: _Job) -> None:

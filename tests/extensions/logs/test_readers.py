@@ -401,6 +401,21 @@ def test_ranks_that_print_more_have_left_the_stacks_that_they_printed(
     assert blamed(said(text, tmp_path))[0] == kind
 
 
+@pytest.mark.parametrize(
+    ("later", "truth"), [(REDUCE, ("straggler", (1,))), (BARRIER, ("passed", ()))]
+)
+def test_two_stacks_of_each_rank_show_whether_it_goes_on(
+    later: str, truth: tuple[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    """A rank that waited for a slow one has left the collective in the second look."""
+    ranks(tmp_path, REDUCE, ELSEWHERE, REDUCE)
+    for rank, text in enumerate((later, ELSEWHERE, later)):
+        (tmp_path / f"rank{rank}_later.txt").write_text(text)
+    found = judged(tmp_path)
+    assert blamed(found) == truth
+    assert ("went on between its stacks" in page_of(found, "stacks")) == (truth[0] == "passed")
+
+
 def test_a_process_that_a_signal_has_stopped_is_told(tmp_path: Path) -> None:
     """py-spy cannot read it, and says why in words of its own."""
     stopped = f"{UNREAD}\nCaused by:\n    0: Failed to suspend process\n    1: unexpected waitpid"
