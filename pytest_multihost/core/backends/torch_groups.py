@@ -96,7 +96,8 @@ GLOO = Backend(
     noise=_NOISE,
     symptoms=(
         r"transport/tcp/\S+ (Connection closed by peer|.*reset by peer|Connect timeout)",
-        r"transport/tcp/\S+ ([Tt]imed out (waiting|connecting)|.*Broken pipe|Application timeout)",
+        r"transport/tcp/\S+ (Timed out waiting|.*Broken pipe|Application timeout)",
+        r"transport/tcp/\S+ timed out connecting",
         r"Ranks? [\d, ]+ failed to pass monitoredBarrier",
         r"[Ww]ait timeout( after \d+ms|$)",
         r"Timeout waiting for key: .* after \d+ ms",

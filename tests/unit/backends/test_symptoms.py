@@ -48,6 +48,7 @@ AFTERWARDS = r"\nRPC: /xla.coordination.CoordinationService/Barrier [type.google
 LOST_ON_GLOO = {
     "exit": f"RuntimeError: {TCP}/pair.cc:553] Connection closed by peer [127.0.0.1]:15772.",
     "kill": f"RuntimeError: {TCP}/pair.cc:537] Read error [127.0.0.1]:5: Connection reset by peer.",
+    "refused": f"RuntimeError: {TCP}/pair.cc:152] timed out connecting: SO_ERROR: refused",
     "late to recv": f"RuntimeError: {TCP}/unbound_buffer.cc:78] Timed out waiting 2000ms for recv",
     "late to send": f"RuntimeError: {TCP}/unbound_buffer.cc:129] Timed out waiting 2000ms for send",
     "bootstrap": f"RuntimeError: {TCP}/pair.h:311] Connect timeout [none]",
