@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_multihost.core.model.errors import SettingError, WorldBrokenError
@@ -45,7 +46,12 @@ def call_plainly(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
 
 def _portable(value: object) -> tuple[object, ...]:
-    """Return a value that can be pickled, alone in a tuple; an empty one for any other."""
+    """Return a value that can be pickled, alone in a tuple; an empty one for any other.
+
+    A pickled connection would name a descriptor of this process in another one, and close it.
+    """
+    if isinstance(value, Connection):
+        return ()
     try:
         pickle.dumps(value)
     except Exception:  # noqa: BLE001 - __reduce__ may raise anything
