@@ -73,11 +73,6 @@ def load_plugins(args: Sequence[str]) -> pytest.PytestPluginManager:
     return config.pluginmanager
 
 
-def ini_values(config: pytest.Config) -> dict[str, object]:
-    """Return the values of all settings that plugins have declared for a configuration file."""
-    return {name: config.getini(name) for name in config._parser._inidict}
-
-
 def base_temp(config: pytest.Config) -> Path:
     """Return the directory of this run's temporary files."""
     return _temp_path_factory(config).getbasetemp()

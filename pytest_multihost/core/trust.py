@@ -44,16 +44,6 @@ def why_untrusted(path: Path) -> str:
     return ""
 
 
-def is_own_process(uids: str) -> bool:
-    """Return whether a process is this user's: its real, effective, saved and file system user.
-
-    Args:
-        uids: The line ``Uid`` of its status (proc(5)); empty if it is gone.
-    """
-    found = uids.split()
-    return bool(found) and {*found} == {str(os.geteuid())}
-
-
 _LISTENS = "0A"
 _STATE, _UID = 3, 7
 
