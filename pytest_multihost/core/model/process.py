@@ -205,6 +205,8 @@ class Process:
     Attributes:
         rank: The rank it belongs to; None for an orphan for which that is unknown.
         is_rank: Whether it is the rank itself.
+        is_parent: Whether it waits for ranks that it has started, or stands between them and such a
+            process. Then a wait of it that ends at any time ends the world's.
         threads: Main thread first; only the main thread in a shallow snapshot; empty when the
             process has ended.
         descriptors: By number: all in a deep snapshot, none in a shallow one.
@@ -218,6 +220,7 @@ class Process:
     pid: int
     rank: int | None
     is_rank: bool = True
+    is_parent: bool = False
     name: str = ""
     threads: tuple[Thread, ...] = ()
     descriptors: Mapping[int, Descriptor] = field(default_factory=dict)

@@ -129,6 +129,8 @@ def _own_traffic(interval: Interval, found: Descriptor) -> Iterator[str]:
 
 def process_name(process: Process, names: Names) -> str:
     """Return how sentences begin that are about a process."""
+    if process.is_parent and not process.is_rank:
+        return f"process `{process.name}` {process.pid}:"
     whose = f"{names.rank(process.rank)}:" if process.rank is not None else "orphan:"
     return whose if process.is_rank else f"{whose} child process `{process.name}` {process.pid}"
 

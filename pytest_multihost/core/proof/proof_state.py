@@ -155,7 +155,7 @@ def has_rested(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadline
     asleep: dict[int, int] = {}
     for was, thread, is_harness in _threads(before, now):
         turns = thread.runs - was.runs if was is not None else 0
-        if is_harness:
+        if is_harness or thread.tid in now.in_turns:
             polling.add(thread.tid)
         elif was is None or thread.state != "S" or thread.call == "running":
             return False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_multihost.core.model.collectives import payload_of
@@ -37,6 +38,8 @@ class Snapshot:
         is_disturbed: Whether network faults are or were active. Then unacknowledged data may be
             lost, and retransmitted after any time.
         recorded: The children of ranks that record their operations, by process id.
+        in_turns: Threads that only look, in turns, whether other processes of the world have ended,
+            by id, with the time at which they stop to look.
     """
 
     kernel: KernelSnapshot
@@ -45,6 +48,7 @@ class Snapshot:
     is_disturbed: bool = False
     recorded: frozenset[int] = frozenset()
     names: Names = PLAIN
+    in_turns: Mapping[int, float] = field(default_factory=dict)
 
     @cached_property
     def _of_ranks(self) -> Mapping[int | None, Sequence[Operations]]:
@@ -162,8 +166,14 @@ class Interval:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the process records the operations of its runtimes: a rank, or a child of one."""
-        return self.process.is_rank or self.process.pid in self.now.recorded
+        """Whether all operations of its runtimes are known: of a rank, a child of one, a parent."""
+        found = self.process
+        return found.is_rank or found.is_parent or found.pid in self.now.recorded
+
+    @property
+    def latest_s(self) -> float:
+        """How late a timer of the process still counts: a parent's counts however late it is."""
+        return sys.float_info.max if self.process.is_parent else self.deadline_s
 
     def has_not_moved(self, thread: Thread) -> bool:
         """Whether a thread is in the same wait as before, and has not left it in between.

@@ -38,9 +38,25 @@ def waits_for_harness(process: Process, thread: Thread) -> bool:
 
 def thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
     """Yield what may end a thread's wait, or that the thread does not wait."""
-    is_main = thread is interval.process.main
     if waits_for_harness(interval.process, thread):
         return
+    if thread.tid in interval.now.in_turns:
+        yield from _look_in_turns(interval, thread)
+    else:
+        yield from _wait(interval, thread)
+
+
+def _look_in_turns(interval: Interval, thread: Thread) -> Iterator[str]:
+    """Yield the end of a thread's looking: what it looks for ends only with other processes."""
+    until_s = interval.now.in_turns[thread.tid]
+    if until_s <= interval.latest_s:
+        left_s = max(until_s - interval.now.kernel.at_s, 0.0)
+        yield f"looks for ended processes for another {left_s:.1f} s"
+
+
+def _wait(interval: Interval, thread: Thread) -> Iterator[str]:
+    """Yield what may end the wait of a thread of the test, or of a runtime."""
+    is_main = thread is interval.process.main
     last = interval.earlier.get(thread.tid)
     # A thread that runs has no stack to read: its last one counts.
     was_runtimes = last is not None and not thread.code and is_runtime_thread(last)
@@ -62,7 +78,7 @@ def thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
         yield "runs"
     elif not interval.has_not_moved(thread):
         yield f"wakes up and {_describe(interval, thread)}"
-    elif thread.ends_s is None or thread.ends_s <= interval.deadline_s:
+    elif thread.ends_s is None or thread.ends_s <= interval.latest_s:
         yield _describe(interval, thread)
     else:
         yield from _wait_without_timeout(interval, thread)

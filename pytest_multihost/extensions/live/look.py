@@ -21,6 +21,7 @@ from pytest_multihost.core.proof import ProofState, Snapshot
 from pytest_multihost.core.proof.blockers import rank_blockers
 from pytest_multihost.core.proof.threads import lock_holders, main_labels
 from pytest_multihost.core.watch.kernel import SharedObjects
+from pytest_multihost.core.watch.probes.py_spy import SpiedThread
 from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_wait
 from pytest_multihost.extensions.live.gloo_groups import with_gloo_members
 from pytest_multihost.extensions.live.groups import with_unlike_groups
@@ -97,6 +98,7 @@ class Look:
         waits: By rank that waits in an operation, the identity of this wait; a rank that spins has
             none.
         spinning: Ranks that use the processor while they wait in an operation.
+        parents: The threads of the processes around the ranks, if these belong to the world.
         may_be_ended: Whether something else may end a rank as planned: its parent is at work, or
             the rank has a handler for SIGTERM.
     """
@@ -117,6 +119,7 @@ class Look:
     waits: Mapping[int, tuple[object, ...]] = field(default_factory=dict)
     spinning: frozenset[int] = frozenset()
     may_be_ended: bool = False
+    parents: Mapping[int, Sequence[SpiedThread]] = field(default_factory=dict)
 
 
 def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
@@ -143,7 +146,7 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         for each in by_frames
     )
     ranks = tuple(_with_shared_waits(ranks, now))
-    state = _proof(reader, before, now, operations)
+    state = _proof(reader, before, now, operations, stacks.in_turns)
     ending = {
         rank: (each.operation.name, _end(each.ends_in_s))
         for rank, each in waits.items()
@@ -173,7 +176,8 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         is_proven=state.is_proof and not limited and not served,
         waits=_waits(now, operations, spinning),
         spinning=spinning,
-        may_be_ended=stacks.are_parents_busy or _handles_end(now),
+        may_be_ended=not job.within and (stacks.are_parents_busy or _handles_end(now)),
+        parents=stacks.parents,
     )
 
 
@@ -302,11 +306,13 @@ def _proof(
     before: KernelSnapshot,
     now: KernelSnapshot,
     operations: tuple[Operations, ...],
+    in_turns: Mapping[int, float],
 ) -> ProofState:
     """Return how far it is proven that nothing in the job can move within `HORIZON_S`."""
-    state = ProofState().after(Snapshot(before, operations), deadline_s=now.at_s + HORIZON_S)
+    first = Snapshot(before, operations, in_turns=in_turns)
+    state = ProofState().after(first, deadline_s=now.at_s + HORIZON_S)
     for _ in range(_LOOKS):
-        snapshot = Snapshot(now, _unmoved(operations, before, now))
+        snapshot = Snapshot(now, _unmoved(operations, before, now), in_turns=in_turns)
         deadline_s = now.at_s + HORIZON_S
         state = state.after(snapshot, deadline_s=deadline_s, ask_turns=reader.turns)
         # On a busy machine a thread that polls may look as if it computed.

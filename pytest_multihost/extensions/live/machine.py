@@ -23,6 +23,7 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.core.watch.kernel.proc_files import link
 from pytest_multihost.extensions.live.numbering import alone, numbered
+from pytest_multihost.extensions.live.parents import is_watcher
 from pytest_multihost.extensions.live.processes import (
     NUMBERED,
     Job,
@@ -144,6 +145,7 @@ def command_of(pid: int) -> str:
 
 def _may_be_rank(pid: int) -> bool:
     is_other = _LOOKS.search(command_of(pid)) or is_agent(pid) or _is_pythons_own(pid)
+    is_other = is_other or is_watcher(pid)
     return is_python(pid) and not is_other
 
 

@@ -248,6 +248,9 @@ class Job:
         ended: Ranks that should be on this machine but no longer are.
         notes: How the ranks were found, one sentence each.
         hosts: The machine of each rank, if they are on several.
+        within: The process that has started the ranks and waits for them. It and all that it has
+            started belong to the world then; 0: only ranks and their descendants do.
+        alarmed: Processes of which it is known that SIGALRM only fails the test.
     """
 
     pids: Mapping[int, int]
@@ -258,6 +261,8 @@ class Job:
     notes: tuple[str, ...] = ()
     hosts: Mapping[int, str] = field(default_factory=dict)
     is_guess: bool = False
+    within: int = 0
+    alarmed: frozenset[int] = frozenset()
 
     @property
     def title(self) -> str:

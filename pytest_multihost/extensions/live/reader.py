@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
 from pytest_multihost.core.blame.inferred import SERVICE, operation_of, plain_name, waits_for_peer
@@ -22,7 +24,7 @@ from pytest_multihost.core.model.stack import (
 from pytest_multihost.core.proof.runtime_threads import is_ended_by_stop
 from pytest_multihost.core.proof.system_calls import FUTEXES
 from pytest_multihost.core.proof.threads import main_labels
-from pytest_multihost.core.watch.kernel import ProcReader, Quiescence, read_stat
+from pytest_multihost.core.watch.kernel import ProcReader, Quiescence
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.proc_files import path_below, root_of
 from pytest_multihost.core.watch.probes.dump import with_tasks
@@ -31,6 +33,13 @@ from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spie
 from pytest_multihost.extensions.live.barriers import BARRIER, Barrier, barrier_of_call
 from pytest_multihost.extensions.live.coroutines import awaited_by
 from pytest_multihost.extensions.live.mpi import operation_of_frames, operation_of_line, uses_mpi
+from pytest_multihost.extensions.live.parents import (
+    ancestors,
+    looks_in_turns,
+    programs_between,
+    threads_of_others,
+    without,
+)
 from pytest_multihost.extensions.live.processes import (
     Job,
     check_rights,
@@ -93,6 +102,8 @@ class Stacks:
         unobserved: What else could not be read, one sentence each.
         native: By rank, native frames of the main thread, if they were read.
         lines: The user's lines on the stacks, from files on the ranks' own machine.
+        in_turns: Threads that only look for ended processes, and until when.
+        parents: The threads of the Python processes around the ranks that belong to the world.
         are_parents_busy: Whether a program of Python that has started ranks runs, or will run by
             a timer of its own: it may be about to end them.
     """
@@ -105,6 +116,8 @@ class Stacks:
     unobserved: tuple[str, ...] = ()
     native: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
+    in_turns: Mapping[int, float] = field(default_factory=dict)
+    parents: Mapping[int, Sequence[SpiedThread]] = field(default_factory=dict)
     are_parents_busy: bool = False
 
 
@@ -145,17 +158,26 @@ class LocalReader:
     _parents: ProcReader = field(init=False)
     _quiescence: Quiescence = field(init=False)
     _before: KernelSnapshot | None = None
+    _around: tuple[int, ...] = ()
+    _exempt: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         for pid in self.job.pids.values():
             check_rights(pid)
         # Ranks on other machines may act through an agent's store.
         pids = self.job.pids if len(self.job.pids) == self.job.size else {}
+        within = self.job.within
         agents = frozenset(filter(is_agent, _parents(pids.values())))
         above = {*_parents(self.job.pids.values())} - {*self.job.pids.values()}
         programs = sorted(pid for pid in above if not is_agent(pid) and is_python(pid))
-        self._parents = ProcReader(dict(enumerate(programs)))
-        harness = HarnessProcesses(controllers=agents, title="torchrun")
+        self._parents = ProcReader({} if within else dict(enumerate(programs)))
+        self._around = programs_between(within, self.job.pids.values()) if within else ()
+        harness = HarnessProcesses(
+            controllers=frozenset() if within else agents,
+            title="torchrun",
+            parents=frozenset({within} - {0}),
+            idle=frozenset({os.getpid()}) if within else frozenset(),
+        )
         self._proc = ProcReader(self.job.pids, harness)
         self._quiescence = Quiescence(self.job.pids, harness)
 
@@ -165,7 +187,7 @@ class LocalReader:
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of all threads and file descriptors."""
-        self._before = self._proc.deep_snapshot()
+        self._before = without(self._proc.deep_snapshot(), self._exempt, self.job.alarmed)
         return self._before
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
@@ -175,8 +197,14 @@ class LocalReader:
             reads_native: Whether threads may be stopped for a moment to read native frames.
         """
         before = self._before or self.deep_snapshot()
-        above = self._parents.shallow_snapshot()
-        threads, unread = spied_threads(self.job.pids)
+        above, pids = self._parents.shallow_snapshot(), self.job.pids.values()
+        found, unread = spied_threads(
+            {**self.job.pids, **{-pid: pid for pid in self._around if pid not in {*pids}}}
+        )
+        around = {-key: each for key, each in found.items() if key < 0}
+        threads = {rank: each for rank, each in found.items() if rank >= 0}
+        unread = {rank: why for rank, why in unread.items() if rank >= 0}
+        self._exempt = threads_of_others(found)
         is_stopped = any(each.main and each.main.state in "Tt" for each in before.ranks.values())
         apart_s = _STOPPED_S if is_stopped else _APART_S
         time.sleep(max(0.0, apart_s - (time.monotonic() - before.at_s)))
@@ -201,6 +229,8 @@ class LocalReader:
                 for rank, threads in native.threads.items()
             },
             lines=tuple(dict.fromkeys(line for each in dumps for line in self._lines(each))),
+            in_turns=looks_in_turns(around, [each.pid for each in now.processes]),
+            parents=around,
             are_parents_busy=any(
                 label in _POLLS or activity.ends_in_s is not None
                 for label, activity in main_labels(above, self._parents.shallow_snapshot()).values()
@@ -254,9 +284,7 @@ def _is_same(one: Sequence[SpiedThread] | None, two: Sequence[SpiedThread] | Non
 
 def _parents(pids: Iterable[int]) -> Iterator[int]:
     for pid in pids:
-        stat = read_stat(f"/proc/{pid}")
-        if stat is not None:
-            yield stat.parent
+        yield from islice(ancestors(pid), 1)
 
 
 def _as_seen_by(pid: int, context: SourceContext) -> SourceContext:

@@ -59,10 +59,12 @@ class SeenJob:
     Attributes:
         judged: Its judgement; its outcome is hung only if nothing seems to move.
         waits: By rank that waits in an operation, the identity of this wait.
+        is_proven: Whether it is proven that nothing in the job can move.
     """
 
     judged: Judgement
     waits: Mapping[int, tuple[object, ...]] = field(default_factory=dict)
+    is_proven: bool = False
 
 
 def judge_job(
@@ -75,7 +77,7 @@ def judge_job(
         reads_native: Whether threads may be stopped for a moment to read native frames.
     """
     look = look_at(job, reader, reads_native=reads_native)
-    return SeenJob(_judgement(job, context, look), look.waits)
+    return SeenJob(_judgement(job, context, look), look.waits, look.is_proven)
 
 
 def _judgement(job: Job, context: SourceContext, look: Look) -> Judgement:

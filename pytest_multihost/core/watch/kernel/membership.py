@@ -1,4 +1,4 @@
-"""Find the processes of a world: its ranks, their descendants, and orphans of these."""
+"""Find the processes of a world: its ranks, their descendants, orphans of these, and parents."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ def find_family(
     """
     family: dict[int, tuple[int | None, bool]]
     family = {pid: (rank, True) for rank, pid in sorted(ranks.items())}
+    family |= {pid: (None, False) for pid in harness.parents if pid in stats and pid not in family}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    todo = sorted(pid for pid in family if pid in stats and is_same(pid, stats[pid]))
+    todo = sorted(
+        pid
+        for pid, (_, is_rank) in family.items()
+        if pid in stats and (not is_rank or is_same(pid, stats[pid]))
+    )
     while todo:
         parent = todo.pop()
         new = [pid for pid in children.get(parent, []) if pid not in family]
@@ -90,6 +95,8 @@ class HarnessProcesses:
             waits for another rank.
         idle: Processes that hold descriptors without using them, and that have nothing to do with
             the world: servers of others.
+        parents: Processes that have started ranks and wait for them. They are not exempt: they and
+            all their descendants belong to the world.
         reaper: The process that adopts the ranks' orphans. Its children, except servers and
             companions, are not part of the harness.
         title: Name of the controllers in messages.
@@ -104,6 +111,7 @@ class HarnessProcesses:
     companions: frozenset[int] = frozenset()
     exchanges: frozenset[int] = frozenset()
     idle: frozenset[int] = frozenset()
+    parents: frozenset[int] = frozenset()
     reaper: int | None = None
     title: str = "the process that has started the ranks"
 

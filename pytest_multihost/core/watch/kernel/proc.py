@@ -153,6 +153,8 @@ class ProcReader:
             reader = reader_of(pid)
             with closing(reader.memory):
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
+            if self.harness.parents and (rank is None or pid in self.harness.parents):
+                found = replace(found, is_parent=True)
             if pid in unread:
                 found = replace(found, unread=(*found.unread, "descriptors"))
             processes.append(found)

@@ -1,0 +1,114 @@
+"""Puts a process above this one, which watches and otherwise is as if it were not there.
+
+It has to be an ancestor: on many machines only ancestors may read a process. So this process forks,
+and its child goes on. The parent passes on signals that somebody sends to it alone, stops when the
+child is stopped, and ends as the child ends. If the parent is killed, so is the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_multihost.core.watch.kernel.proc_files import entries
+from pytest_multihost.extensions.live.parents import WATCHER
+from pytest_multihost.extensions.watch.option import FOLDER
+
+TICK_S = 0.25
+"""Time between two readings of the tree at least."""
+
+_SHARE = 0.005
+"""The part of a processor that these readings may use: a large tree is read more seldom."""
+
+_SET_DEATH_SIGNAL, _SET_NAME = 1, 15
+_IN_WORKER = "PYTEST_XDIST_WORKER"
+_PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+)
+
+
+def watch_this_process() -> None:
+    """Go on in a child that this process watches; without effect if an ancestor watches already."""
+    if FOLDER in os.environ or _IN_WORKER in os.environ:
+        return
+    if len(entries("/proc/self/task") or ()) > 1:
+        sys.stderr.write(
+            "multihost watch: this process has threads already, so it is not watched:"
+            " use multihost watch -- pytest\n"
+        )
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    folder = tempfile.mkdtemp(prefix="multihost-watch-")
+    own, child = os.getpid(), os.fork()
+    if not child:
+        os.environ[FOLDER] = folder
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != own:  # killed meanwhile
+            os._exit(1)
+        return
+    _serve(child, Path(folder))
+
+
+def _serve(child: int, folder: Path) -> NoReturn:
+    """Watch a child until it ends, and end as it does."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_NAME, WATCHER.encode(), 0, 0, 0)
+    from pytest_multihost.extensions.watch.watcher import Watcher  # the child does not need it
+
+    watcher = Watcher(child, folder)
+    status = 0
+    while True:
+        begun_s = watcher.used_s()
+        with contextlib.suppress(Exception):  # a fault of the watcher is none of the tests
+            watcher.look()
+        wait_s = max(TICK_S, (watcher.used_s() - begun_s) / _SHARE)
+        _pass_on(child, wait_s)
+        ended, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+        if ended and os.WIFSTOPPED(status):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(child, signal.SIGCONT)
+        elif ended:
+            break
+    with contextlib.suppress(Exception):
+        watcher.end()
+    shutil.rmtree(folder, ignore_errors=True)
+    _end_as(status)
+
+
+def _pass_on(child: int, wait_s: float) -> None:
+    """Wait for the next signal, and pass it on unless the terminal has sent it to both."""
+    found = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, wait_s)
+    is_for_one = found is not None and found.si_code <= 0
+    if found is not None and is_for_one and found.si_signo != signal.SIGCHLD:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, found.si_signo)
+
+
+def _end_as(status: int) -> NoReturn:
+    """End with the status with which the child has ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(OSError, ValueError):
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left one, if any
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

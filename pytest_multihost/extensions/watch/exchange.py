@@ -1,0 +1,84 @@
+"""The files with which pytest tells its watcher the test that runs, and the watcher answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_multihost.core import files
+from pytest_multihost.core.model.json_values import from_json, to_json
+
+_TEST, _ANSWER = ".test", ".answer"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a process of pytest has told.
+
+    Attributes:
+        number: Counts the tests of this process, each time that one is run.
+        test: Its id; empty between two tests.
+        has_alarm: Whether a signal SIGALRM only fails the test.
+    """
+
+    number: int
+    test: str = ""
+    has_alarm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the watcher has found out about a test.
+
+    Attributes:
+        number: The test's number, as its process has told.
+        page: The page of the job that it has started.
+        verdict: The verdict as JSON.
+        is_proven: Whether it is proven that nothing can move.
+    """
+
+    number: int
+    page: str
+    verdict: str
+    is_proven: bool
+
+
+def tell(folder: Path, pid: int, told: Told) -> None:
+    """Tell which test a process runs."""
+    files.write(folder / f"{pid}{_TEST}", json.dumps(to_json(told)))
+
+
+def told_in(folder: Path) -> dict[int, Told]:
+    """Return what processes have told."""
+    found = {}
+    for path in folder.glob(f"*{_TEST}"):
+        each = _read(path, Told)
+        if each is not None and path.stem.isdecimal():
+            found[int(path.stem)] = each
+    return found
+
+
+def answer(folder: Path, pid: int, found: Answer | None) -> None:
+    """Answer a process; None takes the answer back."""
+    path = folder / f"{pid}{_ANSWER}"
+    if found is None:
+        path.unlink(missing_ok=True)
+    else:
+        files.write(path, json.dumps(to_json(found)))
+
+
+def answer_to(folder: Path, pid: int, number: int) -> Answer | None:
+    """Return the answer about a test; None if there is none."""
+    found = _read(folder / f"{pid}{_ANSWER}", Answer)
+    return found if found is not None and found.number == number else None
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return from_json(kind, json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError):
+        return None

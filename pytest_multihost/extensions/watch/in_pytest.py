@@ -1,0 +1,93 @@
+"""The hooks in a process of pytest that a watcher watches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.core import files
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.extensions.watch.exchange import Answer, Told, answer_to, tell
+
+_SECTION = "multihost watch: for whom the ranks waited"
+_FOLDER = "watched"
+
+
+@dataclass(slots=True)
+class Watched:
+    """Tells the watcher which test runs, and adds its answer to the report of one that fails.
+
+    Attributes:
+        number: The number of the present test.
+    """
+
+    folder: Path
+    number: int = 0
+    is_shown: bool = False
+
+    @classmethod
+    def of(cls, folder: str) -> Watched:
+        """Return the hooks for the folder of a watcher."""
+        return cls(Path(folder))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        """Say that no test runs any more, unless the test is interrupted."""
+        result = yield
+        self._tell("")
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Say which test begins; a test that is run again begins here, too."""
+        self.number, self.is_shown = self.number + 1, False
+        self._tell(item.nodeid)
+        return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Say whether pytest-timeout has set its alarm meanwhile."""
+        if _has_alarm():
+            self._tell(item.nodeid)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the page to the report of a test that fails."""
+        report = yield
+        if report.failed and not self.is_shown:
+            found = answer_to(self.folder, os.getpid(), self.number)
+            if found is not None:
+                self.is_shown = True
+                report.sections.append((_SECTION, found.page))
+                with contextlib.suppress(OSError, MultihostError):
+                    _keep(item, found)
+        return report
+
+    def _tell(self, test: str) -> None:
+        with contextlib.suppress(OSError):  # the watcher is gone, or the disk is full
+            tell(self.folder, os.getpid(), Told(self.number, test, _has_alarm()))
+
+
+def _has_alarm() -> bool:
+    """Return whether the handler of SIGALRM is that of pytest-timeout, which fails the test."""
+    handler = signal.getsignal(signal.SIGALRM)
+    return getattr(handler, "__module__", "") == "pytest_timeout"
+
+
+def _keep(item: pytest.Item, found: Answer) -> None:
+    """Write the page and the verdict into the artifacts."""
+    artifacts = files.artifacts_folder()
+    files.claim(artifacts, files.artifacts_access())
+    name = "".join(each if each.isalnum() or each in "-._" else "_" for each in item.nodeid)[-100:]
+    folder = artifacts / _FOLDER / name
+    files.make_directory(folder, files.artifacts_access())
+    files.write(folder / "page.txt", f"{found.page}\n")
+    files.write(folder / "verdict.json", found.verdict)

@@ -1,0 +1,61 @@
+"""`--multihost-watch`, and the command line of ``multihost watch``. Imports little."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.option import Option
+
+if TYPE_CHECKING:
+    import pluggy
+    import pytest
+
+    from pytest_multihost.hookspecs import Commands
+
+FOLDER = "PYTEST_MULTIHOST_WATCHED"
+"""The variable with the folder of the watcher above a process."""
+
+_VALUES = {"report": "report", "true": "report", "off": "off", "false": "off"}
+
+
+def _parse(text: str) -> str:
+    if text not in _VALUES:
+        raise SettingError(f"must be report or off, not {text!r}")
+    return _VALUES[text]
+
+
+WATCH: Option[str] = Option(
+    name="watch",
+    metavar="report|off",
+    help="Watch plain tests that start their own ranks: the report of one that fails or is"
+    " interrupted says which rank the others wait for",
+    parse=_parse,
+    default="off",
+    bare="report",
+)
+
+
+def is_asked(config: pytest.Config) -> bool:
+    """Return whether this run of pytest is to be watched; a wrong value is refused later."""
+    given = getattr(config.known_args_namespace, WATCH.dest, None)
+    given = given or os.environ.get(WATCH.variable) or config.getini(WATCH.dest)
+    return bool(given) and _VALUES.get(str(given), "report") == "report"
+
+
+def add_watch(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "watch",
+        help="run a command; if ranks that it has started hang, say which one the others wait for",
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    parser.set_defaults(act=_watch)
+
+
+def _watch(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:  # noqa: ARG001
+    from pytest_multihost.extensions.watch.command import watch
+
+    return watch(options.program)

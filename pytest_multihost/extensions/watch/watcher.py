@@ -1,0 +1,216 @@
+"""What the process above pytest does: it looks for jobs that have come to rest, and judges them.
+
+It looks only once nothing below it has worked for a while, and then ever more seldom. It says one
+line when it is proven that neither the ranks nor the test that has started them can move, and keeps
+the page of the last look for the test's report. It signals nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_multihost.core.command.world_page import page_of
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.source import files_below
+from pytest_multihost.core.model.stack import context_of
+from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+from pytest_multihost.extensions.live.machine import Worlds, children_of, choose, worlds_here
+from pytest_multihost.extensions.live.numbering import numbered
+from pytest_multihost.extensions.live.processes import Job
+from pytest_multihost.extensions.live.reader import LocalReader
+from pytest_multihost.extensions.live.seen_world import SeenJob, judge_job
+from pytest_multihost.extensions.watch.exchange import Answer, Told, answer, answer_to, told_in
+from pytest_multihost.extensions.watch.tree import Tree, read_tree
+
+STILL_S = 1.0
+"""How long nothing must work before a job is looked at."""
+
+_IDLE_SHARE = 0.1
+_FIRST_S, _MOST_S = 1.0, 60.0
+"""Time from one look to the next: at first, and at most."""
+
+_ALWAYS = "PYTEST_MULTIHOST_WATCH_ALWAYS"
+"""A variable of benchmarks: jobs are looked at although they work, to try the judgement itself."""
+
+_AWAKE_NS = 300_000_000
+"""A job that has worked this long since a look is not where it was."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One test that runs.
+
+    Attributes:
+        told: What its process has told.
+        still_s: Since when nothing has worked.
+        next_s: When it is worth looking again.
+        seen: The tree when it was looked at.
+        had_children: Whether it has started processes.
+        is_said: Whether the line has been written.
+    """
+
+    told: Told
+    still_s: float
+    next_s: float = 0.0
+    wait_s: float = _FIRST_S
+    seen: Tree | None = None
+    had_children: bool = False
+    is_said: bool = False
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Watches what runs below a process.
+
+    Attributes:
+        child: The process that is watched, with all that it starts.
+        folder: Where pytest tells which test it runs.
+    """
+
+    child: int
+    folder: Path
+    _watches: dict[int, _Watch] = field(default_factory=dict)
+    _last: tuple[float, Tree] = (0.0, Tree())
+    _look: threading.Thread | None = None
+    _always: bool = field(default_factory=lambda: _ALWAYS in os.environ)
+
+    def used_s(self) -> float:
+        """Return the processor time of this thread."""
+        return time.thread_time()
+
+    def look(self) -> None:
+        """Read the tree, and begin to look at a job that has come to rest."""
+        now_s, tree = time.monotonic(), read_tree(self.child)
+        told = {pid: each for pid, each in told_in(self.folder).items() if pid in tree.parents}
+        running = {pid: each for pid, each in told.items() if each.test}
+        if not told:  # no pytest runs below: the command itself has started the ranks
+            running = {self.child: Told(1)}
+        last_s, last = self._last
+        for pid, each in running.items():
+            self._follow(pid, each, tree, last, now_s - last_s, now_s)
+        self._watches = {pid: each for pid, each in self._watches.items() if pid in running}
+        self._last = now_s, tree
+        is_looking = self._look is not None and self._look.is_alive()
+        due = {
+            pid: each
+            for pid, each in self._watches.items()
+            if each.had_children and now_s - each.still_s >= STILL_S and now_s >= each.next_s
+        }
+        if due and not is_looking:
+            self._look = threading.Thread(target=self._look_at, args=(due, tree), daemon=True)
+            self._look.start()
+
+    def _follow(
+        self, pid: int, told: Told, tree: Tree, last: Tree, elapsed_s: float, now_s: float
+    ) -> None:
+        """Note whether a test has worked since the last reading."""
+        watch = self._watches.get(pid)
+        if watch is None or watch.told.number != told.number:
+            watch = self._watches[pid] = _Watch(told, now_s)
+            answer(self.folder, pid, None)
+        watch.told = told
+        below = tree.below(pid)
+        watch.had_children |= len(below) > 1 or _is_rank(pid)
+        is_idle = tree.used_since(last, below) <= _IDLE_SHARE * elapsed_s * 1e9
+        if not self._always and (not is_idle or below - last.parents.keys()):
+            watch.still_s = now_s
+        if watch.seen is not None and tree.used_since(watch.seen, below) > _AWAKE_NS:
+            watch.seen, watch.wait_s = None, _FIRST_S
+            answer(self.folder, pid, None)
+
+    def _look_at(self, due: Mapping[int, _Watch], tree: Tree) -> None:
+        """Judge the jobs of tests that have come to rest."""
+        for pid, watch in due.items():
+            begun_s = time.process_time()
+            try:
+                for job in self._jobs(pid, tree):
+                    seen = _judged(replace(job, alarmed=frozenset(self._alarmed())))
+                    self._keep(pid, watch, tree, job, seen)
+            except (MultihostError, OSError, LookupError, ValueError):
+                pass  # it has ended meanwhile, or may not be read
+            cost_s = time.process_time() - begun_s
+            watch.next_s = time.monotonic() + max(watch.wait_s, 10 * cost_s)
+            watch.wait_s = _FIRST_S if self._always else min(2 * watch.wait_s, _MOST_S)
+
+    def _alarmed(self) -> Iterator[int]:
+        return (pid for pid, each in told_in(self.folder).items() if each.has_alarm)
+
+    def _jobs(self, pid: int, tree: Tree) -> Iterator[Job]:
+        """Yield the jobs that a test has started, or of which its process is a rank."""
+        if _is_rank(pid):
+            found = [each.job for each in worlds_here().found]
+            yield from (each for each in found if pid in each.pids.values())
+        elif len(brothers := self._same_test(pid)) > 1 and not any(map(children_of, brothers)):
+            job = numbered(brothers, tree.parents.get(pid, 0))
+            if job is not None:
+                yield job
+        else:
+            chosen = choose(below=pid)
+            jobs = [e.job for e in chosen.found] if isinstance(chosen, Worlds) else [chosen]
+            yield from (replace(each, within=pid) for each in jobs)
+
+    def _same_test(self, pid: int) -> list[int]:
+        """Return the workers that run the same test at once, as with ``--dist=each``."""
+        test = self._watches[pid].told.test
+        return [each for each, watch in self._watches.items() if test and watch.told.test == test]
+
+    def _keep(self, pid: int, watch: _Watch, tree: Tree, job: Job, seen: SeenJob) -> None:
+        """Keep the page of a look for the report, and say the line if it is a proof."""
+        found = seen.judged.diagnosis
+        if found is None:
+            return
+        now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+        verdict = build_verdict(seen.judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
+        page = page_of(seen.judged, job.title, shows_native=False)
+        is_proven = seen.is_proven and seen.judged.finding.outcome == "hung"
+        text = f"{json.dumps(verdict.record(), indent=2)}\n"
+        answer(self.folder, pid, Answer(watch.told.number, page, text, is_proven))
+        watch.seen = tree
+        is_first = pid == min(job.pids.values()) or pid not in job.pids.values()
+        if is_proven and is_first and not watch.is_said:
+            watch.is_said = True
+            whose = watch.told.test or f"process {pid}"
+            _say(f"{found.summary}: nothing can move any more in {whose}")
+            if not watch.told.test:
+                _say(page)
+
+    def end(self) -> None:
+        """Show the page of a test that was interrupted: it has no report."""
+        for pid, told in told_in(self.folder).items() if not self._ends_alone() else ():
+            found = answer_to(self.folder, pid, told.number)
+            if told.test and found is not None:
+                _say(f"{told.test} was interrupted\n{found.page}")
+
+    def _ends_alone(self) -> bool:
+        return not any(self.folder.glob("*.answer"))
+
+
+def _judged(job: Job) -> SeenJob:
+    context = context_of(str(Path.cwd()), files_below(None, ".py"))
+    return judge_job(job, LocalReader(job, context), context)
+
+
+def _is_rank(pid: int) -> bool:
+    """Return whether a launcher has started a process as one of several ranks."""
+    from pytest_multihost.extensions.live.processes import membership_if_any
+
+    try:
+        found = membership_if_any(pid)
+    except PermissionError:
+        return False
+    return found is not None and found.size > 1
+
+
+def _say(text: str) -> None:
+    lines = [printable(each) for each in text.splitlines()]
+    sys.stderr.write("\nmultihost watch: " + "\n".join(lines) + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,142 @@
+"""`pytest --multihost-watch` on plain tests that start their own ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+TESTS = """
+import os, subprocess, sys, time
+
+RANK = '''
+import fcntl, os, sys, time
+file = open(sys.argv[1], "w")
+if os.environ["RANK"] == "1":
+    fcntl.flock(file, fcntl.LOCK_EX)
+    time.sleep(600)
+time.sleep(1)
+fcntl.flock(file, fcntl.LOCK_EX)
+'''
+
+def ranks(path):
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(path / "lock")],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"},
+        )
+        for rank in (0, 1)
+    ]
+
+def test_hang(tmp_path):
+    print([each.wait() for each in ranks(tmp_path)])
+
+def test_rescue(tmp_path):
+    found = ranks(tmp_path)
+    try:
+        found[0].wait(timeout=7)
+    except subprocess.TimeoutExpired:
+        pass
+    [each.kill() for each in found]
+    assert [each.wait() for each in found] == [-9, -9]
+
+def test_fails():
+    assert os.getppid() != 1 and not 1
+"""
+LINE = "nothing can move any more in test_it.py::"
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a watched run of pytest in a session of its own; end all of it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        (tmp_path / "test_it.py").write_text(TESTS)
+        command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly")
+        started.append(
+            subprocess.Popen(
+                [*command, *words],
+                cwd=tmp_path,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        )
+        return started[-1]
+
+    yield begin
+    for each in started:
+        subprocess.run(["pkill", "-KILL", "-s", str(each.pid)], check=False)
+        each.communicate()
+
+
+def read_until(run: subprocess.Popen[str], text: str, within_s: float = 120.0) -> str:
+    """Return what a run prints until a text appears."""
+    assert run.stdout is not None
+    found, end_s = "", time.monotonic() + within_s
+    while text not in found and time.monotonic() < end_s and (line := run.stdout.readline()):
+        found += line
+    assert text in found, found
+    return found
+
+
+def test_a_hang_is_said_at_once_and_its_page_follows_when_the_run_is_interrupted(
+    start: Start,
+) -> None:
+    """Ctrl-C ends pytest as always; the page names the rank that holds the lock."""
+    run = start("--multihost-watch", "test_it.py::test_hang")
+    read_until(run, f"{LINE}test_hang")
+    os.killpg(run.pid, signal.SIGINT)
+    rest, _ = run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+    assert "test_hang was interrupted" in rest
+    assert "rank 1" in rest
+
+
+def test_a_test_that_rescues_its_ranks_is_left_alone(start: Start) -> None:
+    """The limit of its wait ends the wait, however still its ranks are."""
+    out, _ = start("--multihost-watch", "test_it.py::test_rescue").communicate(timeout=120)
+    assert "1 passed" in out
+    assert LINE not in out
+
+
+def test_the_status_is_pytests(start: Start) -> None:
+    """A test that fails fails the run, and a watcher that finds nothing says nothing."""
+    run = start("--multihost-watch", "test_it.py::test_fails")
+    out, _ = run.communicate(timeout=120)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "multihost watch" not in out
+
+
+def test_a_signal_to_the_first_process_reaches_pytest(start: Start) -> None:
+    """`kill PID` ends the run with the same status as without the watcher."""
+    run = start("--multihost-watch", "test_it.py::test_hang")
+    read_until(run, f"{LINE}test_hang")
+    os.kill(run.pid, signal.SIGTERM)
+    run.communicate(timeout=60)
+    assert run.returncode == -signal.SIGTERM
+
+
+def test_no_pytest_is_left_when_its_watcher_is_killed(start: Start) -> None:
+    """The child ends with its parent."""
+    run = start("--multihost-watch", "test_it.py::test_hang")
+    read_until(run, f"{LINE}test_hang")
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    time.sleep(1.0)
+    left = subprocess.run(
+        ["pgrep", "-s", str(run.pid), "-f", "pytest"], check=False, capture_output=True
+    )
+    assert left.stdout == b""
