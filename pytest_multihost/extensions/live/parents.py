@@ -28,8 +28,9 @@ _THREADS = (
     "/pytest_rerunfailures.py",
     "/pytest_timeout.py",
     "/tqdm/_monitor.py",
+    "/elastic/rendezvous/utils.py",
 )
-"""Files whose threads serve pytest, or end a test that takes too long, or draw."""
+"""Files whose threads serve pytest, end a test that takes too long, draw, or say that they live."""
 
 _LIBRARY = re.compile(r"/(threading|socket|selectors|queue|multiprocessing/\w+)\.py$")
 _TIMER = "pytest_timeout "

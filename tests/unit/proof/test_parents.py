@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from builders import kernel_snapshot
 
-from pytest_multihost.core.model.process import NEVER
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.proof.blockers import blockers
 from pytest_multihost.testing import Process, Thread
 
 HORIZON_S = 60.0
+NEVER = math.inf
 
 
 def waiting(pid: int, *, ends_s: float = NEVER) -> Thread:

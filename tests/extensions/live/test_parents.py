@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from pytest_multihost.core.model.process import NEVER
-from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread
 from pytest_multihost.extensions.live.parents import looks_in_turns, threads_of_others
+from pytest_multihost.testing import Frame
 
 pytestmark = pytest.mark.unit
 
+NEVER = math.inf
 PYTHON = "/usr/lib/python3.11"
 
 
