@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_multihost.core.watch.probes.py_spy import SpiedThread
+from pytest_multihost.core.watch.probes import SpiedThread
 from pytest_multihost.extensions.live.parents import looks_in_turns, threads_of_others
 from pytest_multihost.testing import Frame
 
