@@ -18,21 +18,59 @@
 * `look` compares two snapshots of a job, and explains why a rank may still move.
 * `seen_world` judges the job, repeatedly until it stops moving if the user asks for that.
 * `parser` and `command` are ``multihost attach``.
+* `watch` is ``pytest --multihost-watch`` and ``multihost watch``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    import pytest
+
+    from pytest_multihost.core.option import Option
     from pytest_multihost.hookspecs import Commands
 
 
 @hookimpl
+def pytest_multihost_options() -> Sequence[Option[Any]]:
+    """Offer `--multihost-watch`."""
+    from pytest_multihost.extensions.live.watch.option import WATCH
+
+    return [WATCH]
+
+
+@hookimpl
 def pytest_multihost_commands(commands: Commands) -> None:
-    """Add ``multihost attach``."""
+    """Add ``multihost attach`` and ``multihost watch``."""
     from pytest_multihost.extensions.live.parser import add_attach
+    from pytest_multihost.extensions.live.watch.option import add_watch
 
     add_attach(commands)
+    add_watch(commands)
+
+
+@hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
+    """Put the watcher above pytest, before anything else of it has begun."""
+    from pytest_multihost.extensions.live.watch.option import is_asked
+
+    if is_asked(early_config):
+        from pytest_multihost.extensions.live.watch.ancestor import watch_this_process
+
+        watch_this_process()
+    return (yield)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the watcher about each test, if there is one above this process."""
+    from pytest_multihost.extensions.live.watch.option import FOLDER
+
+    if folder := os.environ.get(FOLDER):
+        from pytest_multihost.extensions.live.watch.in_pytest import Watched
+
+        config.pluginmanager.register(Watched.of(folder), "multihost_watched")

@@ -28,8 +28,8 @@ from pytest_multihost.extensions.live.numbering import numbered
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import LocalReader
 from pytest_multihost.extensions.live.seen_world import SeenJob, judge_job
-from pytest_multihost.extensions.watch.exchange import Answer, Told, answer, answer_to, told_in
-from pytest_multihost.extensions.watch.tree import Tree, read_tree
+from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer, answer_to, told_in
+from pytest_multihost.extensions.live.watch.tree import Tree, read_tree
 
 STILL_S = 1.0
 """How long nothing must work before a job is looked at."""

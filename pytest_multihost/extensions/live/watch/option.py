@@ -56,6 +56,6 @@ def add_watch(commands: Commands) -> None:
 
 
 def _watch(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:  # noqa: ARG001
-    from pytest_multihost.extensions.watch.command import watch
+    from pytest_multihost.extensions.live.watch.command import watch
 
     return watch(options.program)

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.extensions.watch.exchange import Answer, Told, answer_to, tell
+from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer_to, tell
 
 _SECTION = "multihost watch: for whom the ranks waited"
 _FOLDER = "watched"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.extensions.watch.ancestor import watch_this_process
+from pytest_multihost.extensions.live.watch.ancestor import watch_this_process
 
 _NOT_FOUND = 127
 

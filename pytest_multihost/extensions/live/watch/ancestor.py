@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from pytest_multihost.core.watch.kernel.proc_files import entries
 from pytest_multihost.extensions.live.parents import WATCHER
-from pytest_multihost.extensions.watch.option import FOLDER
+from pytest_multihost.extensions.live.watch.option import FOLDER
 
 TICK_S = 0.25
 """Time between two readings of the tree at least."""
@@ -69,7 +69,7 @@ def _serve(child: int, folder: Path) -> NoReturn:
     """Watch a child until it ends, and end as it does."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     ctypes.CDLL(None, use_errno=True).prctl(_SET_NAME, WATCHER.encode(), 0, 0, 0)
-    from pytest_multihost.extensions.watch.watcher import Watcher  # the child does not need it
+    from pytest_multihost.extensions.live.watch.watcher import Watcher  # the child does not need it
 
     watcher = Watcher(child, folder)
     status = 0
