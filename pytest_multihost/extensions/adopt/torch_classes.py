@@ -7,6 +7,7 @@ They are `MultiProcessTestCase` with what derives from it (`DistributedTestBase`
 from __future__ import annotations
 
 import inspect
+import os
 import queue
 import tempfile
 import unittest
@@ -27,6 +28,9 @@ from pytest_multihost.hookspecs import hookimpl
 _CASE = ("_start_processes", "_join_processes", "_run", "MAIN_PROCESS_RANK")
 _CONTINUOUS = ("_spawn_processes", "_worker_loop", "_worker_run_main_wait", "MAIN_PROCESS_RANK")
 _LISTENER, _LOOP = "_event_listener", "_worker_loop"
+_OF_RANKS = ("RANK", "LOCAL_RANK")
+"""Variables that torchrun sets, and the processes of these classes do not have."""
+
 _THREADS = ("_spawn_threads", "_join_threads")
 _ONE_PROCESS = "_get_local_tensor_mode"
 
@@ -68,6 +72,8 @@ def _enter_case(item: pytest.Item) -> None:
     """Make a class start stand-ins for its processes."""
     cls: Any = item.cls  # type: ignore[attr-defined]
     group = ProcessGroup(current_world())
+    for name in _OF_RANKS:
+        os.environ.pop(name, None)
     start = cls._start_processes
 
     def start_processes(self: object, _: object) -> None:
