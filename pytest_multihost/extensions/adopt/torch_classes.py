@@ -11,16 +11,15 @@ import os
 import queue
 import tempfile
 import unittest
-from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
-from types import MethodType
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_multihost.core.model.errors import SettingError, WorldBrokenError
-from pytest_multihost.core.rank import current_world
+from pytest_multihost.core.rank import World, current_world
 from pytest_multihost.extensions.adopt.adopted import Adopted, Refused
 from pytest_multihost.extensions.adopt.processes import ProcessGroup
 from pytest_multihost.hookspecs import hookimpl
@@ -94,30 +93,41 @@ def _enter_continuous(item: pytest.Item) -> None:
     def spawn(own: Any, world_size: int) -> None:  # noqa: ANN401 - a class of the suite's
         if world_size != world.size:
             raise SettingError(f"the class starts {world_size} processes in {world.size} ranks")
-        own.processes = []
-        own.task_queues, own.completion_queues = [queue.SimpleQueue()], [queue.SimpleQueue()]
+        tasks: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        own.task_queues, own.completion_queues = [tasks], [_Worker(world, own, tasks)]
+        own.processes = [SimpleNamespace(join=lambda: None)]
         own.rdvz_file = world.inherit(tempfile.mkstemp()[1])
 
-    def run_in_rank(self: object, test: Callable[[], None]) -> MethodType:
-        @wraps(test)
-        def wrapper(self: Any) -> None:  # noqa: ANN401 - a test case
-            if self.rank != self.MAIN_PROCESS_RANK:
-                return test()
-            own = type(self)
-            [tasks], [results] = own.task_queues, own.completion_queues
-            tasks.put(None)
-            getattr(own, _LOOP)(world.rank, world.size, own.rdvz_file, tasks, results)
-            ended = results.get_nowait()
-            if isinstance(ended, BaseException) and not isinstance(ended, unittest.SkipTest):
-                raise ended.__cause__ or ended from None
-            skipped = [str(ended) if isinstance(ended, unittest.SkipTest) else ""]
-            with suppress(WorldBrokenError):
-                skipped = world.gather(skipped[0], "end of the test")
-            for each in filter(None, skipped):
-                raise unittest.SkipTest(each)
-            return None
-
-        return MethodType(wrapper, self)
-
     cls._spawn_processes = classmethod(spawn)
-    cls._worker_run_main_wait = run_in_rank
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """The queue of results of one worker, which runs when the class asks it for a result.
+
+    Attributes:
+        tasks: Has the test's id.
+    """
+
+    world: World
+    cls: Any
+    tasks: queue.SimpleQueue[str | None]
+
+    def get(self, timeout: float | None = None) -> object:  # noqa: ARG002 - the world has its own
+        """Run the worker's loop for the test; return what it has put into its queue.
+
+        Raises:
+            Exception: The one of this rank's test.
+        """
+        results: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.tasks.put(None)
+        world, run = self.world, getattr(self.cls, _LOOP)
+        run(world.rank, world.size, self.cls.rdvz_file, self.tasks, results)
+        ended = results.get_nowait()
+        if isinstance(ended, BaseException) and not isinstance(ended, unittest.SkipTest):
+            cause = ended.__cause__
+            raise ended if cause is None or isinstance(cause, unittest.SkipTest) else cause
+        ends = [ended]
+        with suppress(WorldBrokenError):  # the failure of another rank is reported anyway
+            ends = world.gather(ended, "end of the test")
+        return next((each for each in ends if isinstance(each, unittest.SkipTest)), ended)

@@ -144,6 +144,68 @@ def test_a_class_that_spawns_a_process_for_each_rank_runs_as_a_world(worlds: Wor
 
 @pytest.mark.program(
     """
+import unittest
+
+class Test(unittest.TestCase):
+    MAIN_PROCESS_RANK = -1
+    world_size = 2
+    rank = -2
+
+    def __init__(self, methodName="runTest"):
+        super().__init__(methodName)
+        if methodName != "runTest":
+            setattr(self, methodName, self._worker_run_main_wait(getattr(self, methodName)))
+
+    def _worker_run_main_wait(self, run):
+        def wait():
+            if self.rank >= 0:
+                return run()
+            for _, results in zip(self.processes, self.completion_queues):
+                if isinstance(ended := results.get(timeout=60), BaseException):
+                    raise ended
+        return wait
+
+    def setUp(self):
+        self._spawn_processes(self.world_size)
+        self.rank = -1
+        for each in self.task_queues:
+            each.put(self._testMethodName)
+
+    def _spawn_processes(self, size): raise NotImplementedError
+
+    @classmethod
+    def _worker_loop(cls, rank, size, file, tasks, results):
+        cls.rank = rank
+        while name := tasks.get():
+            try:
+                getattr(cls(name), name)()
+                results.put(name)
+            except SystemExit:
+                results.put(unittest.SkipTest("no GPU here"))
+            except Exception as error:
+                raised = RuntimeError("in a worker")
+                raised.__cause__ = error
+                results.put(raised)
+
+    def test_passes(self):
+        assert self.rank in (0, 1)
+
+    def test_skips(self):
+        raise SystemExit(75)
+
+    def test_fails(self):
+        assert self.rank != 1, "the reason"
+""",
+    *ARGS,
+)
+def test_a_class_whose_processes_serve_all_its_tests_runs_as_worlds(worlds: Worlds) -> None:
+    """The worker's loop runs in each rank, and its results count."""
+    worlds.run.assert_outcomes(passed=1, skipped=1, failed=1)
+    worlds.run.stdout.fnmatch_lines(["*AssertionError: the reason*"])
+
+
+@pytest.mark.program(
+    """
 import os, pytest
 
 @pytest.mark.world_size([1, 2])
