@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 INSTALLS = "it installs packages"
 LAUNCHER = "it needs a launcher; tests/extensions/engines runs it"
 CLUSTER = "it needs a cluster; tests/extensions/engines runs on small ones"
+SUITE = "it needs a suite; tests/extensions/live/test_watch.py has some"
 JOB = "it needs a running job; tests/extensions/live runs it"
 COSTLY = "it takes minutes, and the workflow runs it"
 LIBRARIES = "it needs the libraries; make found runs it"
@@ -35,6 +36,8 @@ NOT_RUN = {
     "mpirun": LAUNCHER,
     "export PYTEST_MULTIHOST_SECRET": LAUNCHER,
     "multihost attach": JOB,
+    "multihost watch": SUITE,
+    "pytest --multihost-watch": SUITE,
     "pytest --ranks 8 --multihost-on": CLUSTER,
     "pytest --ranks 2 --multihost-on": CLUSTER,
     "pytest --multihost-on ray": CLUSTER,

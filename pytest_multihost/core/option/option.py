@@ -61,6 +61,7 @@ class Option(Generic[T_co]):
         is_replayed: Whether a replay token carries it, because it decides what world a test has.
         for_scripts: How scripts take it; None: they do not, unless a plugin offers it for them.
         is_for_tests: Whether tests take it.
+        needs_worlds: Whether it does nothing in a run without a test that runs as a world.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Option(Generic[T_co]):
     is_replayed: bool = False
     for_scripts: ForScripts[T_co] | None = None
     is_for_tests: bool = True
+    needs_worlds: bool = True
 
     @property
     def of_script(self) -> ForScripts[T_co]:

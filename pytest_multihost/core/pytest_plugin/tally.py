@@ -122,7 +122,8 @@ def _asked(config: pytest.Config, settings: Settings) -> str:
     """
     flags = ("--multihost-fault", "--multihost-points", "--multihost-keep")
     given = [each for each in flags if config.getoption(each[2:].replace("-", "_"))]
-    bare = (each.flag for each in settings.options if each.bare is not None)
+    known = (each for each in settings.options if each.bare is not None)
+    bare = (each.flag for each in known if each.needs_worlds)
     given += sorted({*bare} & {*settings.sources.values()})
     return "--ranks" if config.getoption("multihost_ranks") is not None else next(iter(given), "")
 

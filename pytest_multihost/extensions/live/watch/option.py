@@ -35,6 +35,7 @@ WATCH: Option[str] = Option(
     parse=_parse,
     default="off",
     bare="report",
+    needs_worlds=False,
 )
 
 
