@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.processes
 
 TESTS = """
-import os, subprocess, sys, time
+import os, pathlib, subprocess, sys, time
 
 RANK = '''
 import fcntl, os, sys, time
@@ -49,24 +50,38 @@ def test_rescue(tmp_path):
     [each.kill() for each in found]
     assert [each.wait() for each in found] == [-9, -9]
 
+def test_gives_up(tmp_path):
+    found = ranks(tmp_path)
+    folder = pathlib.Path(os.environ["PYTEST_MULTIHOST_WATCHED"])
+    until_s = time.monotonic() + 100
+    while not [*folder.glob("*.answer")] and time.monotonic() < until_s:
+        time.sleep(0.2)
+    [each.kill() for each in found]
+    [each.wait() for each in found]
+    raise AssertionError("the suite's own limit")
+
 def test_fails():
     assert os.getppid() != 1 and not 1
+
+if __name__ == "__main__":
+    test_hang(pathlib.Path.cwd())
 """
+PYTEST = ("pytest", "-p", "no:cacheprovider", "-p", "no:randomly")
+MULTIHOST = ("pytest_multihost.core.command.main", "watch", "--")
 LINE = "nothing can move any more in test_it.py::"
 Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a watched run of pytest in a session of its own; end all of it."""
+    """Start pytest, or another module, in a session of its own; end all of it."""
     started: list[subprocess.Popen[str]] = []
 
-    def begin(*words: str) -> subprocess.Popen[str]:
+    def begin(*words: str, module: Sequence[str] = PYTEST) -> subprocess.Popen[str]:
         (tmp_path / "test_it.py").write_text(TESTS)
-        command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly")
         started.append(
             subprocess.Popen(
-                [*command, *words],
+                [sys.executable, "-m", *module, *words],
                 cwd=tmp_path,
                 text=True,
                 stdout=subprocess.PIPE,
@@ -104,6 +119,35 @@ def test_a_hang_is_said_at_once_and_its_page_follows_when_the_run_is_interrupted
     assert run.returncode == pytest.ExitCode.INTERRUPTED
     assert "test_hang was interrupted" in rest
     assert "rank 1" in rest
+
+
+def test_the_report_of_a_test_that_fails_has_the_page(start: Start, tmp_path: Path) -> None:
+    """A limit of the suite ends the ranks; the page says for whom they waited, and is kept."""
+    out, _ = start("--multihost-watch", "test_it.py::test_gives_up").communicate(timeout=200)
+    assert "AssertionError: the suite's own limit" in out
+    assert "multihost watch: for whom the ranks waited" in out
+    [folder] = (tmp_path / ".pytest_multihost" / "watched").iterdir()
+    assert json.loads((folder / "verdict.json").read_text())["diagnosis"]["culprits"] == [1]
+    assert "rank 1" in (folder / "page.txt").read_text()
+
+
+def test_any_command_can_be_watched(start: Start) -> None:
+    """A script without pytest gets the line and the page at once, and is not ended."""
+    run = start(sys.executable, "test_it.py", module=MULTIHOST)
+    found = read_until(run, "nothing can move any more in process")
+    found += read_until(run, "HUNG")
+    assert "rank 1" in found
+    assert run.poll() is None
+    os.kill(run.pid, signal.SIGTERM)
+    run.wait(timeout=60)  # its ranks keep the pipe open
+    assert run.returncode == -signal.SIGTERM
+
+
+def test_a_watched_command_ends_with_its_own_status(start: Start) -> None:
+    """As without the watcher."""
+    run = start("sh", "-c", "exit 7", module=MULTIHOST)
+    out, _ = run.communicate(timeout=60)
+    assert (run.returncode, out) == (7, "")
 
 
 def test_a_test_that_rescues_its_ranks_is_left_alone(start: Start) -> None:
