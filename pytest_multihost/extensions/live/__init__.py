@@ -57,12 +57,12 @@ def pytest_multihost_commands(commands: Commands) -> None:
 @hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
     """Put the watcher above pytest, before anything else of it has begun."""
-    from pytest_multihost.extensions.live.watch.option import is_asked
+    from pytest_multihost.extensions.live.watch.option import OFF, early_mode
 
-    if is_asked(early_config):
+    if (mode := early_mode(early_config)) != OFF:
         from pytest_multihost.extensions.live.watch.ancestor import watch_this_process
 
-        watch_this_process()
+        watch_this_process(mode)
     return (yield)
 
 

@@ -16,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.processes
 
 TESTS = """
-import os, pathlib, subprocess, sys, time
+import fcntl, multiprocessing, os, pathlib, subprocess, sys, time
 
 RANK = '''
 import fcntl, os, sys, time
@@ -59,6 +59,18 @@ def test_gives_up(tmp_path):
     [each.kill() for each in found]
     [each.wait() for each in found]
     raise AssertionError("the suite's own limit")
+
+def hold(path, rank):
+    file = open(path, "w")
+    if rank == 1:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        time.sleep(600)
+    time.sleep(1)
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+def test_pool(tmp_path):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.starmap(hold, [(str(tmp_path / "lock"), rank) for rank in (0, 1)], chunksize=1)
 
 def test_fails():
     assert os.getppid() != 1 and not 1
@@ -129,6 +141,23 @@ def test_the_report_of_a_test_that_fails_has_the_page(start: Start, tmp_path: Pa
     [folder] = (tmp_path / ".pytest_multihost" / "watched").iterdir()
     assert json.loads((folder / "verdict.json").read_text())["diagnosis"]["culprits"] == [1]
     assert "rank 1" in (folder / "page.txt").read_text()
+
+
+def test_ranks_are_ended_on_a_proof_if_that_is_asked(start: Start) -> None:
+    """The test fails with the page, although it ignores how its ranks have ended."""
+    run = start("--multihost-watch=end", "test_it.py::test_hang", "test_it.py::test_rescue")
+    out, _ = run.communicate(timeout=200)
+    assert f"{LINE}test_hang; its ranks are ended" in out
+    assert "1 failed, 1 passed" in out
+    assert "HUNG  rank 0 waits for a lock that rank 1 holds" in out
+    assert "The test itself: it would have passed" in out
+
+
+def test_workers_of_a_pool_are_not_ended_alone(start: Start) -> None:
+    """The pool would start others, and its task would be lost: the run is stopped."""
+    out, _ = start("--multihost-watch=end", "test_it.py::test_pool").communicate(timeout=200)
+    assert f"{LINE}test_pool; its ranks are workers of a pool, so the run is stopped" in out
+    assert "KeyboardInterrupt" in out
 
 
 def test_any_command_can_be_watched(start: Start) -> None:

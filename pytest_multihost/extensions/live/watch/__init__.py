@@ -4,6 +4,7 @@
 * `ancestor` puts a process above pytest, which passes on signals and the exit status.
 * `watcher` is what this process does: it looks at what runs below it, and judges it.
 * `tree` reads what runs below a process, and how much it works.
+* `ending` ends ranks, with `--multihost-watch=end`.
 * `exchange` has the files with which pytest tells the watcher its test, and the watcher answers.
 * `in_pytest` has the hooks in pytest's own process, or in a worker of xdist.
 * `command` is ``multihost watch``.

@@ -41,8 +41,12 @@ _PASSED_ON = (
 )
 
 
-def watch_this_process() -> None:
-    """Go on in a child that this process watches; without effect if an ancestor watches already."""
+def watch_this_process(mode: str) -> None:
+    """Go on in a child that this process watches; without effect if an ancestor watches already.
+
+    Args:
+        mode: `option.REPORT` or `option.END`.
+    """
     if FOLDER in os.environ or _IN_WORKER in os.environ:
         return
     if len(entries("/proc/self/task") or ()) > 1:
@@ -62,16 +66,16 @@ def watch_this_process() -> None:
         if os.getppid() != own:  # killed meanwhile
             os._exit(1)
         return
-    _serve(child, Path(folder))
+    _serve(child, Path(folder), mode)
 
 
-def _serve(child: int, folder: Path) -> NoReturn:
+def _serve(child: int, folder: Path, mode: str) -> NoReturn:
     """Watch a child until it ends, and end as it does."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     ctypes.CDLL(None, use_errno=True).prctl(_SET_NAME, WATCHER.encode(), 0, 0, 0)
     from pytest_multihost.extensions.live.watch.watcher import Watcher  # the child does not need it
 
-    watcher = Watcher(child, folder)
+    watcher = Watcher(child, folder, mode)
     status = 0
     while True:
         begun_s = watcher.used_s()

@@ -12,8 +12,11 @@ from pytest_multihost.extensions.live.watch.ancestor import watch_this_process
 _NOT_FOUND = 127
 
 
-def watch(words: Sequence[str]) -> int:
+def watch(words: Sequence[str], mode: str) -> int:
     """Become the parent of a command; its exit status is this process's.
+
+    Args:
+        mode: `option.REPORT` or `option.END`.
 
     Raises:
         MultihostError: There is no command, or no watcher can be started.
@@ -23,7 +26,7 @@ def watch(words: Sequence[str]) -> int:
         raise MultihostError(
             "multihost watch needs a command", remedy="multihost watch -- make test"
         )
-    watch_this_process()
+    watch_this_process(mode)
     try:
         os.execvp(program[0], program)
     except OSError as error:

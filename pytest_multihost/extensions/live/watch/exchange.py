@@ -23,11 +23,13 @@ class Told:
         number: Counts the tests of this process, each time that one is run.
         test: Its id; empty between two tests.
         has_alarm: Whether a signal SIGALRM only fails the test.
+        is_call: Whether the test's function runs, not its setup or teardown.
     """
 
     number: int
     test: str = ""
     has_alarm: bool = False
+    is_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,14 @@ class Answer:
         page: The page of the job that it has started.
         verdict: The verdict as JSON.
         is_proven: Whether it is proven that nothing can move.
+        has_ended: Whether the watcher has ended the ranks.
     """
 
     number: int
     page: str
     verdict: str
     is_proven: bool
+    has_ended: bool = False
 
 
 def tell(folder: Path, pid: int, told: Told) -> None:

@@ -50,30 +50,39 @@ class Watched:
         self._tell(item.nodeid)
         return (yield)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> None:
-        """Say whether pytest-timeout has set its alarm meanwhile."""
-        if _has_alarm():
-            self._tell(item.nodeid)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Say that the test's function runs, and whether pytest-timeout has set its alarm."""
+        self._tell(item.nodeid, is_call=True)
+        result = yield
+        self._tell(item.nodeid)
+        return result
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the page to the report of a test that fails."""
+        """Add the page to the report of a test that fails; fail one whose ranks were ended.
+
+        Some harnesses pass although their ranks were killed.
+        """
         report = yield
-        if report.failed and not self.is_shown:
-            found = answer_to(self.folder, os.getpid(), self.number)
-            if found is not None:
-                self.is_shown = True
-                report.sections.append((_SECTION, found.page))
-                with contextlib.suppress(OSError, MultihostError):
-                    _keep(item, found)
+        found = None if self.is_shown else answer_to(self.folder, os.getpid(), self.number)
+        if found is None or not (report.failed or (found.has_ended and report.when == "call")):
+            return report
+        self.is_shown = True
+        if found.has_ended:
+            said = str(report.longrepr or "it would have passed")
+            report.outcome, report.longrepr = "failed", f"{found.page}\n\nThe test itself: {said}"
+        else:
+            report.sections.append((_SECTION, found.page))
+        with contextlib.suppress(OSError, MultihostError):
+            _keep(item, found)
         return report
 
-    def _tell(self, test: str) -> None:
+    def _tell(self, test: str, *, is_call: bool = False) -> None:
         with contextlib.suppress(OSError):  # the watcher is gone, or the disk is full
-            tell(self.folder, os.getpid(), Told(self.number, test, _has_alarm()))
+            tell(self.folder, os.getpid(), Told(self.number, test, _has_alarm(), is_call))
 
 
 def _has_alarm() -> bool:

@@ -18,32 +18,36 @@ if TYPE_CHECKING:
 FOLDER = "PYTEST_MULTIHOST_WATCHED"
 """The variable with the folder of the watcher above a process."""
 
-_VALUES = {"report": "report", "true": "report", "off": "off", "false": "off"}
+REPORT, END, OFF = "report", "end", "off"
+_VALUES = {REPORT: REPORT, "true": REPORT, END: END, OFF: OFF, "false": OFF}
 
 
 def _parse(text: str) -> str:
     if text not in _VALUES:
-        raise SettingError(f"must be report or off, not {text!r}")
+        raise SettingError(f"must be report, end or off, not {text!r}")
     return _VALUES[text]
 
 
 WATCH: Option[str] = Option(
     name="watch",
-    metavar="report|off",
+    metavar="report|end|off",
     help="Watch plain tests that start their own ranks: the report of one that fails or is"
-    " interrupted says which rank the others wait for",
+    " interrupted says which rank the others wait for; end: also end ranks that are proven to hang",
     parse=_parse,
-    default="off",
-    bare="report",
+    default=OFF,
+    bare=REPORT,
     needs_worlds=False,
 )
 
 
-def is_asked(config: pytest.Config) -> bool:
-    """Return whether this run of pytest is to be watched; a wrong value is refused later."""
+def early_mode(config: pytest.Config) -> str:
+    """Return `REPORT`, `END` or `OFF` before pytest has read its settings.
+
+    A wrong value is refused later.
+    """
     given = getattr(config.known_args_namespace, WATCH.dest, None)
     given = given or os.environ.get(WATCH.variable) or config.getini(WATCH.dest)
-    return bool(given) and _VALUES.get(str(given), "report") == "report"
+    return _VALUES.get(str(given), REPORT) if given else OFF
 
 
 def add_watch(commands: Commands) -> None:
@@ -52,6 +56,7 @@ def add_watch(commands: Commands) -> None:
         "watch",
         help="run a command; if ranks that it has started hang, say which one the others wait for",
     )
+    parser.add_argument("--end", action="store_true", help="end ranks that are proven to hang")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     parser.set_defaults(act=_watch)
 
@@ -59,4 +64,4 @@ def add_watch(commands: Commands) -> None:
 def _watch(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:  # noqa: ARG001
     from pytest_multihost.extensions.live.watch.command import watch
 
-    return watch(options.program)
+    return watch(options.program, END if options.end else REPORT)

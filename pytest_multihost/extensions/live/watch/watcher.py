@@ -2,7 +2,7 @@
 
 It looks only once nothing below it has worked for a while, and then ever more seldom. It says one
 line when it is proven that neither the ranks nor the test that has started them can move, and keeps
-the page of the last look for the test's report. It signals nobody.
+the page of the last look for the test's report. It signals nobody, except with `END`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from pytest_multihost.extensions.live.numbering import numbered
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import LocalReader
 from pytest_multihost.extensions.live.seen_world import SeenJob, judge_job
+from pytest_multihost.extensions.live.watch.ending import end_ranks, is_of_pool, stop_run
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer, answer_to, told_in
+from pytest_multihost.extensions.live.watch.option import END, REPORT
 from pytest_multihost.extensions.live.watch.tree import Tree, read_tree
 
 STILL_S = 1.0
@@ -74,10 +76,12 @@ class Watcher:
     Attributes:
         child: The process that is watched, with all that it starts.
         folder: Where pytest tells which test it runs.
+        mode: `REPORT` or `END`.
     """
 
     child: int
     folder: Path
+    mode: str = REPORT
     _watches: dict[int, _Watch] = field(default_factory=dict)
     _last: tuple[float, Tree] = (0.0, Tree())
     _look: threading.Thread | None = None
@@ -93,7 +97,7 @@ class Watcher:
         told = {pid: each for pid, each in told_in(self.folder).items() if pid in tree.parents}
         running = {pid: each for pid, each in told.items() if each.test}
         if not told:  # no pytest runs below: the command itself has started the ranks
-            running = {self.child: Told(1)}
+            running = {self.child: Told(1, is_call=True)}
         last_s, last = self._last
         for pid, each in running.items():
             self._follow(pid, each, tree, last, now_s - last_s, now_s)
@@ -174,15 +178,31 @@ class Watcher:
         page = page_of(seen.judged, job.title, shows_native=False)
         is_proven = seen.is_proven and seen.judged.finding.outcome == "hung"
         text = f"{json.dumps(verdict.record(), indent=2)}\n"
-        answer(self.folder, pid, Answer(watch.told.number, page, text, is_proven))
+        ends = is_proven and self.mode == END and job.within == pid and self._is_in_call(pid, watch)
+        is_pool = is_of_pool(seen.judged.result.dumps)
+        told = Answer(watch.told.number, page, text, is_proven, has_ended=ends and not is_pool)
+        answer(self.folder, pid, told)
         watch.seen = tree
         is_first = pid == min(job.pids.values()) or pid not in job.pids.values()
         if is_proven and is_first and not watch.is_said:
             watch.is_said = True
             whose = watch.told.test or f"process {pid}"
-            _say(f"{found.summary}: nothing can move any more in {whose}")
+            then = _then(ends=ends, is_pool=is_pool)
+            _say(f"{found.summary}: nothing can move any more in {whose}{then}")
             if not watch.told.test:
                 _say(page)
+        if ends and is_pool:
+            stop_run(pid)
+        elif ends:
+            watch.seen = None  # the answer stays, whatever the test does now
+            end_ranks(job.pids.values())
+
+    def _is_in_call(self, pid: int, watch: _Watch) -> bool:
+        """Return whether the function of a test still runs that was looked at."""
+        told = told_in(self.folder).get(pid)
+        return watch.told.is_call and (
+            told is None or (told.number, told.is_call) == (watch.told.number, True)
+        )
 
     def end(self) -> None:
         """Show the page of a test that was interrupted: it has no report."""
@@ -193,6 +213,14 @@ class Watcher:
 
     def _ends_alone(self) -> bool:
         return not any(self.folder.glob("*.answer"))
+
+
+def _then(*, ends: bool, is_pool: bool) -> str:
+    """Return the end of the line: what the watcher does."""
+    if not ends:
+        return ""
+    pool = "; its ranks are workers of a pool, so the run is stopped"
+    return pool if is_pool else "; its ranks are ended"
 
 
 def _judged(job: Job) -> SeenJob:
