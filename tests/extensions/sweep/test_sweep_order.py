@@ -13,6 +13,7 @@ from pytest_multihost.testing import (
     CallSite,
     Frame,
     History,
+    Names,
     Scope,
     tensor_size,
     tensor_text,
@@ -67,7 +68,7 @@ def test_a_rank_that_enters_something_else_clashes(other: Made) -> None:
     odd = found.sides[0]
     assert (odd.name, odd.frame and odd.frame.line, odd.at_s) == (other[0], 2, 2.1)
     words = f"rank 1 entered {other[0]} {other[1]}".strip()
-    assert found.text(3) == (
+    assert found.text(Names(3)) == (
         f"{words}, ranks 0,2 entered all_reduce f32[4] as 2nd collective of the world group"
     )
 
@@ -76,7 +77,7 @@ def test_roots_that_differ_clash() -> None:
     """Two ranks send, and nobody receives from both."""
     one, two = made("broadcast", "f32[4]", 0), made("broadcast", "f32[4]", 1)
     (found,) = clashes([one], [two], [one])
-    assert "broadcast f32[4] with root 1" in found.text(3)
+    assert "broadcast f32[4] with root 1" in found.text(Names(3))
 
 
 def test_what_comes_in_another_order_clashes_once() -> None:

@@ -23,6 +23,21 @@ ELSEWHERE = {
         "_reduce_scatter_base",
         "jax/_src/distributed.py",
     },
+    # Harnesses of other suites are recognised by these names: a class without them is not adopted.
+    "extensions/adopt/torch_classes.py": {
+        *("_event_listener", "_get_local_tensor_mode", "_join_processes", "_spawn_processes"),
+        *("_spawn_threads", "_start_processes", "_worker_loop", "_worker_run_main_wait"),
+    },
+    "extensions/adopt/deepspeed_classes.py": {
+        *("_get_fixture_kwargs", "_launch_procs", "_pool_cache"),
+    },
+    # Functions that only wait for ranks, and that a worker of a pool runs: looked for on stacks.
+    "extensions/live/parents.py": {
+        *("_invoke_run", "_join_processes", "_launch_daemonic_procs", "_launch_non_daemonic_procs"),
+    },
+    "extensions/live/watch/ending.py": {
+        *("_process_worker",),
+    },
     # What other tools keep for themselves: no module of CPython, jax, torch or pytest.
     "core/rank/neighbours.py": {
         *("_choose_filename", "_data", "_suffix"),
