@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -211,3 +213,12 @@ def test_the_guide_says_whom_to_trust_and_where_to_report() -> None:
     guide = (ROOM.parent / "docs/security.md").read_text("utf-8")
     for part in ("As root", "On a machine with other users", "On a network", "no authentication"):
         assert part in guide
+
+
+def test_the_faces_of_extensions_import_no_pytest() -> None:
+    """`multihost run` works where pytest is not installed."""
+    code = (
+        "import sys; from pytest_multihost.core.registry import new_plugin_manager;"
+        " new_plugin_manager(); assert 'pytest' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -14,11 +14,11 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_multihost.core.option import Option
     from pytest_multihost.hookspecs import Commands
 
@@ -52,7 +52,7 @@ def pytest_multihost_commands(commands: Commands) -> None:
     commands.add_parser("adopt", help=about).set_defaults(act=act)
 
 
-@pytest.hookimpl(trylast=True)  # after the settings have been read
+@hookimpl(trylast=True)  # after the settings have been read
 def pytest_configure(config: pytest.Config) -> None:
     """Register the adapters that the run names."""
     from pytest_multihost.core.pytest_plugin.tally import TALLY
@@ -68,7 +68,7 @@ def _adopts(config: pytest.Config) -> bool:
     return bool(config.hook.pytest_multihost_adopt.get_hookimpls())
 
 
-@pytest.hookimpl
+@hookimpl
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test function once for each of its sizes."""
     if _adopts(metafunc.config):
@@ -77,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         adopt_definition(metafunc)
 
 
-@pytest.hookimpl(tryfirst=True)
+@hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Adopt tests before other plugins select from them."""
     if _adopts(config):
@@ -97,7 +97,7 @@ def pytest_report_collectionfinish(
     return announcement(items, lists_tests=config.option.collectonly)
 
 
-@pytest.hookimpl(tryfirst=True)
+@hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """In a rank, put it in the place of the processes that the test's harness would start."""
     if _adopts(item.config):
