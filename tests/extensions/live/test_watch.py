@@ -80,6 +80,9 @@ if __name__ == "__main__":
 """
 PYTEST = ("pytest", "-p", "no:cacheprovider", "-p", "no:randomly")
 MULTIHOST = ("pytest_multihost.core.command.main", "watch", "--")
+OUTSIDE = {name: text for name, text in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+"""A worker of xdist is watched by the watcher above its controller, and starts none of its own."""
+
 LINE = "nothing can move any more in test_it.py::"
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -95,6 +98,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             subprocess.Popen(
                 [sys.executable, "-m", *module, *words],
                 cwd=tmp_path,
+                env=OUTSIDE,
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

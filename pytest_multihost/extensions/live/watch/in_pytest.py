@@ -54,9 +54,10 @@ class Watched:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Say that the test's function runs, and whether pytest-timeout has set its alarm."""
         self._tell(item.nodeid, is_call=True)
-        result = yield
-        self._tell(item.nodeid)
-        return result
+        try:
+            return (yield)
+        finally:  # while its failure is reported, nothing is ended any more
+            self._tell(item.nodeid)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
