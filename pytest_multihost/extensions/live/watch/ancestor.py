@@ -8,7 +8,6 @@ child is stopped, and ends as the child ends. If the parent is killed, so is the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
+from pytest_multihost.core.launch.libc import die_with_parent, rename_thread
 from pytest_multihost.core.watch.kernel.proc_files import entries
 from pytest_multihost.extensions.live.parents import WATCHER
 from pytest_multihost.extensions.live.watch.option import FOLDER
@@ -27,7 +27,6 @@ TICK_S = 0.25
 _SHARE = 0.005
 """The part of a processor that these readings may use: a large tree is read more seldom."""
 
-_SET_DEATH_SIGNAL, _SET_NAME = 1, 15
 _IN_WORKER = "PYTEST_XDIST_WORKER"
 _PASSED_ON = (
     signal.SIGINT,
@@ -61,10 +60,7 @@ def watch_this_process(mode: str) -> None:
     own, child = os.getpid(), os.fork()
     if not child:
         os.environ[FOLDER] = folder
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != own:  # killed meanwhile
-            os._exit(1)
+        die_with_parent(own)
         return
     _serve(child, Path(folder), mode)
 
@@ -72,7 +68,7 @@ def watch_this_process(mode: str) -> None:
 def _serve(child: int, folder: Path, mode: str) -> NoReturn:
     """Watch a child until it ends, and end as it does."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-    ctypes.CDLL(None, use_errno=True).prctl(_SET_NAME, WATCHER.encode(), 0, 0, 0)
+    rename_thread(WATCHER)
     from pytest_multihost.extensions.live.watch.watcher import Watcher  # the child does not need it
 
     watcher = Watcher(child, folder, mode)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from pytest_multihost.core.procfs import children_of
 from pytest_multihost.core.watch.kernel import read_stat
-from pytest_multihost.core.watch.kernel.proc_files import entries, read, read_runs
+from pytest_multihost.core.watch.kernel.proc_files import read, read_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,8 @@ def read_tree(top: int) -> Tree:
         if stat is None or stat.state in "XZ" or pid in parents:
             continue
         parents[pid], used[pid] = parent, stat.cpu_ns + _queued_ns(pid)
-        todo += [(child, pid) for child in _children(pid)]
+        todo += [(child, pid) for child in children_of(pid)]
     return Tree(parents, used)
-
-
-def _children(pid: int) -> Iterator[int]:
-    for tid in entries(f"/proc/{pid}/task") or ():
-        text = read(f"/proc/{pid}/task/{tid}/children") or b""
-        yield from map(int, text.split())
 
 
 def _queued_ns(pid: int) -> int:

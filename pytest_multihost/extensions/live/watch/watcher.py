@@ -240,6 +240,5 @@ def _is_rank(pid: int) -> bool:
 
 
 def _say(text: str) -> None:
-    lines = [printable(each) for each in text.splitlines()]
-    sys.stderr.write("\nmultihost watch: " + "\n".join(lines) + "\n")
+    sys.stderr.write(f"\nmultihost watch: {printable(text, keeps_lines=True)}\n")
     sys.stderr.flush()
