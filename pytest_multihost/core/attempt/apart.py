@@ -39,7 +39,7 @@ def run_apart(  # noqa: PLR0913 - a world, its surroundings, and its judge
         directory: Where logs and stacks go.
         scratch: Its own directory for everything else.
         kinds: The kinds of services that each plugin offers.
-        early: What to do when a hang is proven before the timeout.
+        early: The action when a hang is proven before the timeout.
         patience_s: See `engine.Surroundings`.
 
     Raises:

@@ -65,7 +65,7 @@ class WatchedWorld:
         Args:
             directory: Where logs and stacks go.
             scratch: Its own directory for everything else.
-            early: What to do when a hang is proven before the timeout.
+            early: The action when a hang is proven before the timeout.
             others: Ids of other processes on this machine that start ranks as this one does.
             kinds: The kinds of services that each plugin offers; the plugin registered last comes
                 first.

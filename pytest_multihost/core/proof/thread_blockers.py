@@ -47,7 +47,7 @@ def thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
 
 
 def _look_in_turns(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield the end of a thread's looking: what it looks for ends only with other processes."""
+    """Yield when a thread stops to look for ended processes, if it does so by itself."""
     until_s = interval.now.in_turns[thread.tid]
     if until_s <= interval.latest_s:
         left_s = max(until_s - interval.now.kernel.at_s, 0.0)

@@ -153,7 +153,7 @@ class _Call:
 
 
 def _require_passed(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Raise what the failure of a rank means for the caller, and add the verdict to the report."""
+    """Raise the exception that torch has for a failed rank; add the verdict to the report."""
     __tracebackhide__ = True
     finding = attempt.judged.finding
     failing = [each for each in attempt.analyses if each.fails_test]

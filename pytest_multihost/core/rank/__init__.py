@@ -2,8 +2,8 @@
 
 Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 
-* `stages`: the steps of every rank, from its start to its end. `agent`: a rank that runs a test,
-  `body`: one that runs a script or a function.
+* `stages`: the steps of every rank, from its start to its end. `agent`: a rank that runs a test.
+  `body`: a rank that runs a script or a function.
   `role_program`: the program of a role, `program_child`: in a child of its rank. `role_order`:
   after which others a role starts. `raised_errors`: exceptions as values.
 * `after_fork`: resets inherited state. `environment`: sets the variables. `neighbours`: prepares
