@@ -21,7 +21,6 @@ from pytest_multihost.core.proof import ProofState, Snapshot
 from pytest_multihost.core.proof.blockers import rank_blockers
 from pytest_multihost.core.proof.threads import lock_holders, main_labels
 from pytest_multihost.core.watch.kernel import SharedObjects
-from pytest_multihost.core.watch.probes.py_spy import SpiedThread
 from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_wait
 from pytest_multihost.extensions.live.gloo_groups import with_gloo_members
 from pytest_multihost.extensions.live.groups import with_unlike_groups
@@ -98,7 +97,6 @@ class Look:
         waits: By rank that waits in an operation, the identity of this wait; a rank that spins has
             none.
         spinning: Ranks that use the processor while they wait in an operation.
-        parents: The threads of the processes around the ranks, if these belong to the world.
         may_be_ended: Whether something else may end a rank as planned: its parent is at work, or
             the rank has a handler for SIGTERM.
     """
@@ -119,7 +117,6 @@ class Look:
     waits: Mapping[int, tuple[object, ...]] = field(default_factory=dict)
     spinning: frozenset[int] = frozenset()
     may_be_ended: bool = False
-    parents: Mapping[int, Sequence[SpiedThread]] = field(default_factory=dict)
 
 
 def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
@@ -177,7 +174,6 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         waits=_waits(now, operations, spinning),
         spinning=spinning,
         may_be_ended=not job.within and (stacks.are_parents_busy or _handles_end(now)),
-        parents=stacks.parents,
     )
 
 

@@ -103,7 +103,6 @@ class Stacks:
         native: By rank, native frames of the main thread, if they were read.
         lines: The user's lines on the stacks, from files on the ranks' own machine.
         in_turns: Threads that only look for ended processes, and until when.
-        parents: The threads of the Python processes around the ranks that belong to the world.
         are_parents_busy: Whether a program of Python that has started ranks runs, or will run by
             a timer of its own: it may be about to end them.
     """
@@ -117,7 +116,6 @@ class Stacks:
     native: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
     in_turns: Mapping[int, float] = field(default_factory=dict)
-    parents: Mapping[int, Sequence[SpiedThread]] = field(default_factory=dict)
     are_parents_busy: bool = False
 
 
@@ -230,7 +228,6 @@ class LocalReader:
             },
             lines=tuple(dict.fromkeys(line for each in dumps for line in self._lines(each))),
             in_turns=looks_in_turns(around, [each.pid for each in now.processes]),
-            parents=around,
             are_parents_busy=any(
                 label in _POLLS or activity.ends_in_s is not None
                 for label, activity in main_labels(above, self._parents.shallow_snapshot()).values()
