@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-all suite test-pytest8 extensions test-python lint bench bench-quick bench-since bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards claims samples docs dist wheel-check smoke clean
+.PHONY: help demo worlds test test-all suite test-pytest8 extensions test-python lint bench bench-quick bench-since bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards claims samples made docs dist wheel-check smoke clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -221,7 +221,12 @@ claims: $(READY) ## Print which tests show what README promises
 samples: $(READY) ## Make the outputs that pages of the guide show from new runs
 	$(BIN)/python docs/samples.py
 
+made: $(READY) ## Make the parts of the guide that the code knows: options, commands, schemas, ...
+	$(BIN)/python docs/made.py
+
+# Pictures of hangs are made from runs, but only those whose programs have changed.
 docs: .venv/ready-docs ## Build the guide into site/
+	$(BIN)/python docs/pictures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .venv/ready-docs: $(READY)

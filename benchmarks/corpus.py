@@ -3,7 +3,7 @@
     python benchmarks/corpus.py [--only NAME] [--backend NAME] [--hosts KIND] [--load N] [--json F]
                                 [--jobs K] [--rounds N] [--keep DIR] [--libraries]
 
-Runs every program of tests/corpus, reads verdicts.jsonl by its contract (docs/verdict.md) alone
+Runs every program of tests/corpus, reads verdicts.jsonl by its contract (docs/results.md) alone
 and compares each verdict with the expectation beside the program. Prints a table and the score;
 exits with 1 if a hang was missed, fewer than 95 % were told exactly, an innocent was accused or
 failed, a dump signal ended a rank, or verdicts came late.

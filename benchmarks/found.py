@@ -1,19 +1,19 @@
-"""Do the weaknesses of docs/found still show? Repeat the witness of each page, and count.
+"""Do the weaknesses of docs/found still show? Repeat each one, and count.
 
     python benchmarks/found.py [--times 20] [--only PART] [--json FILE]
     python benchmarks/found.py --sweep [--budget SECONDS] [--only PART] [--json FILE]
 
-A page of docs/found that a sweep has led to has one block of TOML: the command that repeats a
+docs/found/found.toml has for each place that a sweep has led to the command that repeats a
 disturbed test, and what the verdict is then to say. The test is run so many times, one time after
 the other in one run of pytest, and the attempts are counted whose verdict says all of it. Exits
-with 1 if a page is not shown by every attempt. The scripts of all pages, which need no plugin, are
-run by benchmarks/reproducers.py.
+with 1 if a place is not shown by every attempt. The scripts of all places, which need no plugin,
+are run by benchmarks/reproducers.py.
 
-With --sweep every program of tests/found is swept instead, also those that no page is about, and
-their weaknesses are listed, each with the pages that name the same kind of hang and operation.
+With --sweep every program of tests/found is swept instead, also those that no place is about, and
+their weaknesses are listed, each with the places that have the same kind of hang and operation.
 Exits with 1 if a program is not swept, or nothing is.
 
-The libraries are those of the interpreter that runs this; the pages name the versions that they are
+The libraries are those of the interpreter that runs this; the table names the versions that it is
 about.
 """
 
@@ -34,15 +34,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ROOT / "docs" / "found"
+TABLE = ROOT / "docs" / "found" / "found.toml"
 TESTS = ROOT / "tests" / "found"
-
-FENCE = "```toml\n"
 
 
 @dataclass(frozen=True)
 class Witness:
-    """The block of a page.
+    """What repeats a place, and what the verdict then says.
 
     Attributes:
         replay: The command that repeats the disturbed run, to be called in tests/found.
@@ -73,10 +71,10 @@ class Witness:
 
 @dataclass(frozen=True)
 class Repeated:
-    """One page whose witness was repeated.
+    """One place whose witness was repeated.
 
     Attributes:
-        page: The name of its file.
+        page: Its name.
         times: How often the test was to run.
         shown: How many attempts showed the weakness.
         others: What the other attempts came to, with their numbers.
@@ -92,27 +90,23 @@ class Repeated:
     load: float
 
 
-def read_witness(text: str) -> Witness:
-    """Return the witness that a page names.
+def witnesses() -> dict[str, Witness]:
+    """Return the witnesses by the names of their places; places found by reading have none.
 
     Raises:
-        ValueError: It has no block, or another one than a witness.
+        TypeError: A place has a part of a witness.
     """
-    _, fence, rest = text.partition(FENCE)
-    block = tomllib.loads(rest.partition("\n```")[0]) if fence else {}
-    if set(block) != {field.name for field in fields(Witness)}:
-        raise ValueError(f"the page has no block with a witness, but one with {sorted(block)}")
-    return Witness(**block)
-
-
-def pages() -> dict[str, Witness]:
-    """Return the witnesses by the names of their pages; some pages have none."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md"))}
-    return {name: read_witness(text) for name, text in texts.items() if FENCE in text}
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    names = {field.name for field in fields(Witness)}
+    parts = {
+        place: {name: value for name, value in each.items() if name in names}
+        for place, each in table.items()
+    }
+    return {place: Witness(**found) for place, found in parts.items() if found}
 
 
 def shows(witness: Witness, verdict: Mapping[str, Any]) -> bool:
-    """Whether a verdict says of the test what the page says."""
+    """Whether a verdict says of the test what the table says."""
     found = verdict["diagnosis"]
     if verdict["status"] != "failed" or found is None:
         return False
@@ -170,7 +164,7 @@ def swept_lines(sweep: Mapping[str, Any], known: Mapping[str, Witness]) -> list[
 
     Args:
         sweep: A sweep.json.
-        known: The witness of each page.
+        known: The witness of each place.
     """
     if sweep["status"] == "not swept":
         return [f"{sweep['nodeid']}: not swept: {sweep['reason']}"]
@@ -187,7 +181,7 @@ def swept_lines(sweep: Mapping[str, Any], known: Mapping[str, Witness]) -> list[
             and page.test.partition("::")[0] == sweep["nodeid"].partition("::")[0]
         ]
         again = "{1} of {0}".format(*each["repeated"])
-        like = f" (as {', '.join(pages_)})" if pages_ else " (no page)"
+        like = f" (as {', '.join(pages_)})" if pages_ else " (no place)"
         lines.append(f"  {each['text']}; repeated {again}{like}")
     return lines
 
@@ -210,7 +204,7 @@ def _pytest(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def _sweep(options: argparse.Namespace) -> int:
     """Sweep what is asked for, print it, and return the exit code."""
-    found, known = sweep_all(options.only, options.budget), pages()
+    found, known = sweep_all(options.only, options.budget), witnesses()
     for each in found:
         print("\n".join(swept_lines(each, known)), flush=True)
     if options.json:
@@ -222,14 +216,14 @@ def main() -> int:
     """Repeat what is asked for, print it, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=20, help="how often each is repeated")
-    parser.add_argument("--only", default="", help="part of the names of the pages")
+    parser.add_argument("--only", default="", help="part of the names of the places")
     parser.add_argument("--json", default="", help="file for the counts")
     parser.add_argument("--sweep", action="store_true", help="sweep the programs instead")
     parser.add_argument("--budget", type=float, default=120.0, help="seconds for each sweep")
     options = parser.parse_args()
     if options.sweep:
         return _sweep(options)
-    chosen = {name: each for name, each in pages().items() if options.only in name}
+    chosen = {name: each for name, each in witnesses().items() if options.only in name}
     rows = []
     for name, witness in chosen.items():
         row = repeat(name, witness, options.times)

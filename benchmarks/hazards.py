@@ -4,7 +4,7 @@
     python benchmarks/hazards.py --innocent PATH ... [-- PYTEST-ARGUMENTS]
 
 Runs every program of tests/hazards with all rules, reads verdicts.jsonl by its contract
-(docs/verdict.md) alone, and compares what was found with the expectation beside the program: a
+(docs/results.md) alone, and compares what was found with the expectation beside the program: a
 guilty one is told by the right rule with the right lines and by no other rule, of an innocent one
 nothing is told. Prints a line for each and exits with 1 if one is wrong.
 

@@ -7,7 +7,7 @@
 
 The programs of tests/latent pass; most of them hide a hang or a wrong result, and the robust ones
 hide nothing. Each is swept, at most for the budget. Its sweep.json is read by its contract
-(docs/sweep-json.md) alone, and its weaknesses are compared with the lines that are marked in the
+(docs/results.md) alone, and its weaknesses are compared with the lines that are marked in the
 program. In a program that hides a wrong result only weaknesses with the outcome `wrong` count; they
 may name the file or the value that is wrong, if the program says which. Prints a table and the
 score; exits with 1 if fewer than 90 % are found, fewer than 90 % of those with a marked line, or

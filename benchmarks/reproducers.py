@@ -1,4 +1,4 @@
-"""Do the plain scripts of docs/found/reproducers still show what their pages say? Run and count.
+"""Do the plain scripts of docs/found/reproducers still show what they say? Run and count.
 
     python benchmarks/reproducers.py [--times 20] [--only PART] [--jobs 2] [--json FILE]
 

@@ -30,6 +30,7 @@ DOCS = Path(__file__).resolve().parent
 SAMPLE = re.compile(r"<!-- sample: (?P<parts>[^\n]+) -->\n```\n(?P<text>.*?)```\n", re.DOTALL)
 _SUMMARY = "short test summary"
 FRAME = re.compile(r"(=|_){5,}|(platform|rootdir|configfile|plugins|cachedir|-- Docs:)|collected ")
+RULE = re.compile(r"(?m)^-{5,}( .* )-{5,}$")
 CHANGING = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d-]+Z-\d+-\w+"), "..."),
     (re.compile(r"eyJ[\w=.-]+"), "eyJ2Ijox..."),
@@ -124,6 +125,7 @@ def output(sample: Sample, files: dict[str, str]) -> str:
     begin = next((n for n, line in enumerate(lines) if sample.first in line), len(lines))
     end = next((n for n, line in enumerate(lines) if n > begin and sample.until in line), None)
     shown = "\n".join(line for line in lines[begin:end] if not FRAME.match(line)).strip("\n")
+    shown = RULE.sub(lambda rule: rule[1].center(sample.columns, "-"), shown)
     shown = shown.replace(f"{folder}/", "")
     for pattern, instead in CHANGING:
         shown = pattern.sub(instead, shown)

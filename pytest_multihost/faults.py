@@ -148,8 +148,9 @@ def raise_at(
 def fails(*, rank: Ranks, at: Point, error: str | None = None, must_fire: bool = True) -> Fault:
     """Make a call fail as in production: ``at=at.io("*/ckpt/*", call="rename")``.
 
-    `error` is the name of the error of a call on a file. The default depends on the call: ENOSPC if
-    it writes or makes something, ESTALE if it looks up or moves a name, EIO if it reads data. At
+    `error` is the name of the error of a call on a file. The default depends on the call: ENOSPC of
+    write and mkdir, ESTALE of stat, rename and listdir, EIO of open, read and fsync, EACCES of
+    unlink, ENOTEMPTY of rmdir, EPERM of link. At
     ``at.collective("all_reduce")`` the rank does not enter the operation, and the error is the
     runtime's own. If the point has ``onwards=True``, all later calls fail as well.
     """

@@ -1,4 +1,4 @@
-"""What docs/mending.md shows: before, a rank is left waiting; after, none is."""
+"""What docs/patterns.md shows: before, a rank is left waiting; after, none is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "mending.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "patterns.md"
 PROGRAM = """
 import os, time
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """Decorators of the corpus: how a program runs, and which verdict on it is right.
 
 An expectation is data on the marker `corpus`, which benchmarks/corpus.py reads. The contract is
-docs/verdict.md. Where it leaves more than one answer, `also` lists the others and `why` says why
+docs/results.md. Where it leaves more than one answer, `also` lists the others and `why` says why
 it does.
 """
 

@@ -49,7 +49,7 @@ def test_in_a_thread(shared_tmp_path):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.claim("Local mesh scope")
+@pytest.mark.claim("apply the fix for a hang that others have published")
 def test_mended_by_half_an_error_becomes_a_hang_and_mended_whole_it_restores(run_restores) -> None:
     """Without a patch all fail and nobody waits; as published, the reader alone is to blame."""
     worlds = run_restores(RESTORES + PATCHED)

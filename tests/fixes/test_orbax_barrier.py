@@ -113,7 +113,7 @@ def said_by(verdict) -> set[str]:
     ],
     ids=["none", "as published", "newest"],
 )
-@pytest.mark.claim("Barrier before orbax's single-replica broadcast")
+@pytest.mark.claim("apply the fix for a hang that others have published")
 def test_a_slow_reader_fails_the_others_unless_they_wait_on_the_coordination_service(
     run_restores, orbax: str, late: Mapping[str, str]
 ) -> None:

@@ -165,7 +165,7 @@ def hangs_in_first_use(ran: Ran, test: str) -> None:
 
 @in_one_run
 @pytest.mark.parametrize("test", FIXED)
-@pytest.mark.claim("Prewarm communicators")
+@pytest.mark.claim("apply the fix for a hang that others have published")
 def test_what_is_connected_in_time_works_though_the_same_rank_is_starved(
     ran: Ran, test: str
 ) -> None:

@@ -69,7 +69,7 @@ def _peak_growth(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 @pytest.mark.multihost(ranks=[2, 4])
-@pytest.mark.claim("Replicate without an allgather")
+@pytest.mark.claim("apply the fix for a hang that others have published")
 def test_memory_grows_with_the_number_of_processes_only_without_the_fix(
     world: World, everywhere: NamedSharding
 ) -> None:

@@ -198,7 +198,7 @@ def test_in_a_stream_the_bug_spoils_the_next_message_before_it_hangs(
         assert second[start:end] == MESSAGES[2][start:end]
 
 
-@pytest.mark.claim("Ring receives")
+@pytest.mark.claim("apply the fix for a hang that others have published")
 def test_a_stream_with_the_fix(world: World, connect: Callable[[Layout], Ring]) -> None:
     """All five come as they were sent."""
     streamed = _stream(world, connect(Layout(wires=3)), MESSAGES)

@@ -1,8 +1,9 @@
-"""The pages on what sweeps have found: what they say, and what they repeat, are the same."""
+"""The table of what sweeps have found: what it says, and what it repeats, are the same."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,18 +15,10 @@ from pytest_multihost.testing import read_token
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "docs" / "found"
-PAGES = sorted(path.stem for path in FOUND.glob("*.md") if path.name != "index.md")
+TABLE = tomllib.loads((FOUND / "found.toml").read_text(encoding="utf-8"))
 SCRIPTS = sorted((FOUND / "reproducers").glob("*.py"))
-LINKED = re.compile(r"\]\(reproducers/([\w-]+)\.py\)")
-
-
-def read(page: str) -> str:
-    """Return the text of a page."""
-    return (FOUND / f"{page}.md").read_text(encoding="utf-8")
-
-
-SWEPT = [page for page in PAGES if "```toml" in read(page)]
-"""The pages with a witness; the others are about what a script alone shows."""
+SWEPT = [place for place, each in TABLE.items() if "replay" in each]
+"""The places that a sweep has led to; the others are what a script alone shows."""
 
 
 @pytest.fixture(scope="module")
@@ -56,53 +49,34 @@ def witness(found: ModuleType) -> Any:  # noqa: ANN401 - a class of a program
     return found.Witness("pytest t.py::t --multihost-replay x", "", "raised", [0], [1], "barrier")
 
 
-@pytest.mark.parametrize("page", SWEPT)
-def test_the_token_of_a_page_is_of_its_test_and_does_what_it_says(
-    found: ModuleType, page: str
+@pytest.mark.parametrize("place", SWEPT)
+def test_the_token_of_a_place_is_of_its_test_and_does_what_it_says(
+    found: ModuleType, place: str
 ) -> None:
     """Neither can be changed without the other."""
-    said = found.read_witness(read(page))
+    said = found.witnesses()[place]
     replay = read_token(said.token)
     assert replay.is_of(said.test)
     assert [repr(fault) for fault in replay.faults] == [said.fault]
 
 
-@pytest.mark.parametrize("page", SWEPT)
-def test_the_test_of_a_page_exists(found: ModuleType, page: str) -> None:
+@pytest.mark.parametrize("place", SWEPT)
+def test_the_test_of_a_place_exists(found: ModuleType, place: str) -> None:
     """A renamed test would no longer be what its token repeats."""
-    said = found.read_witness(read(page))
-    file, _, name = said.test.partition("::")
+    file, _, name = found.witnesses()[place].test.partition("::")
     text = (ROOT / "tests" / "found" / file).read_text(encoding="utf-8")
     assert f"def {name}(" in text
 
 
-def test_the_table_names_every_page() -> None:
-    """And the guide's contents do."""
-    table = (FOUND / "index.md").read_text(encoding="utf-8")
-    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [page for page in PAGES if f"]({page}.md)" not in table] == []
-    assert [page for page in PAGES if f"found/{page}.md" not in contents] == []
+def test_the_witnesses_are_those_of_the_table(found: ModuleType) -> None:
+    """No place loses its own in silence."""
+    assert list(found.witnesses()) == SWEPT
+    assert (len(SWEPT), len(TABLE)) == (20, 32)
 
 
-def test_the_witnesses_are_those_of_the_pages(found: ModuleType) -> None:
-    """A page without one is not repeated, and no page loses its own in silence."""
-    assert sorted(found.pages()) == SWEPT
-    assert len(SWEPT) == 20
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_has_one_reproducer(page: str) -> None:
-    """And the command that runs it; pages of one place share a script."""
-    linked = LINKED.findall(read(page))
-    assert len(linked) == 1
-    assert f"$ python docs/found/reproducers/{linked[0]}.py\n" in read(page)
-
-
-def test_each_reproducer_is_linked() -> None:
-    """By the page of its name at least, so that a link leads to a file."""
-    linked = {page: LINKED.findall(read(page)) for page in PAGES}
-    assert {name for names in linked.values() for name in names} == {p.stem for p in SCRIPTS}
-    assert [path.stem for path in SCRIPTS if path.stem not in linked[path.stem]] == []
+def test_each_place_has_a_reproducer_and_each_reproducer_a_place() -> None:
+    """Places of one kind share a script."""
+    assert {each["script"] for each in TABLE.values()} == {path.stem for path in SCRIPTS}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -137,13 +111,7 @@ def test_the_exit_code_of_a_script_decides(
     assert not Path(attempt.output.strip()).exists()
 
 
-def test_a_page_with_another_block_is_refused(found: ModuleType) -> None:
-    """So that none is left out in silence."""
-    with pytest.raises(ValueError, match="no block"):
-        found.read_witness("# A weakness\n\n```toml\ntest = 'x'\n```\n")
-
-
-def test_a_verdict_that_says_all_of_the_page_shows_the_weakness(found: ModuleType) -> None:
+def test_a_verdict_that_says_all_of_the_table_shows_the_weakness(found: ModuleType) -> None:
     """The number of the operation may differ."""
     assert found.shows(witness(found), verdict())
 
@@ -161,7 +129,7 @@ def test_a_verdict_that_says_all_of_the_page_shows_the_weakness(found: ModuleTyp
 def test_a_verdict_that_says_another_thing_does_not_show_it(
     found: ModuleType, changed: dict[str, object]
 ) -> None:
-    """Each of what the page says counts."""
+    """Each of what the table says counts."""
     assert not found.shows(witness(found), verdict(**changed))
 
 
@@ -171,7 +139,7 @@ def test_a_test_that_passes_does_not_show_it(found: ModuleType) -> None:
     assert not found.shows(witness(found), {"status": "failed", "diagnosis": None})
 
 
-def test_a_sweep_of_a_program_is_listed_with_the_pages_that_are_alike(found: ModuleType) -> None:
+def test_a_sweep_of_a_program_is_listed_with_the_places_that_are_alike(found: ModuleType) -> None:
     """Of the same file, with the same kind of hang in the same operation."""
     run = {"kind": "raised", "operation": {"name": "barrier"}}
     weakness = {"witness": run, "text": "rank 1 waits", "repeated": [5, 4]}
@@ -187,7 +155,7 @@ def test_a_sweep_of_a_program_is_listed_with_the_pages_that_are_alike(found: Mod
     assert found.swept_lines(sweep, {"page": witness(found), "other": elsewhere}) == [
         "t.py::another: 2 weaknesses in 9 runs, 12 s",
         "  rank 1 waits; repeated 4 of 5 (as page)",
-        "  rank 1 waits; repeated 4 of 5 (no page)",
+        "  rank 1 waits; repeated 4 of 5 (no place)",
     ]
     left_out = {"nodeid": "t.py::t", "status": "not swept", "reason": "it fails"}
     assert found.swept_lines(left_out, {}) == ["t.py::t: not swept: it fails"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pictures
 import pytest
 from samples import SAMPLE, Sample
 
@@ -14,15 +15,14 @@ VERDICT = re.compile(r"^(HUNG|HANGS|WEAK)\b|survives \d|MultihostHazardWarning:"
 PLACE = re.compile(r"(\w+\.py):(\d+) .*?»  ?(.+)$", re.MULTILINE)
 
 NOT_MADE = {
-    "dumps.md": "it needs the dumps of a job of sixteen ranks",
-    "gpus.md": "it needs a GPU",
+    "explain.md": "it needs the log of a job of seven ranks, and dumps of one of sixteen",
+    "gpus.md": "it needs a GPU, and descriptors that run out",
     "live.md": "it needs a running job",
-    "logs.md": "it needs the log of a job of seven ranks",
-    "network.md": "it needs a cluster made of namespaces",
     "reading.md": "it is one example of each part of the output",
+    "results.md": "it is a whole sweep.json, which only programs read",
     "run.md": "the page shows no whole script",
-    "sweep-json.md": "it is a whole sweep.json, which only programs read",
     "sweep.md": "it explains the parts; first-hidden-hang.md has a whole output",
+    "api.md": "it needs hosts made from namespaces",
 }
 """Why the outputs of a page are not made by `make samples`."""
 
@@ -61,3 +61,23 @@ def test_the_command_of_a_sample_stands_above_it(page: Path, found: re.Match) ->
     sample = Sample.parse(found["parts"])
     above = page.read_text(encoding="utf-8")[: found.start()]
     assert sample.section or sample.page or f"$ {sample.command}\n" in above
+
+
+GALLERY = pictures.GALLERY.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("program", [*pictures.programs(GALLERY)], ids=lambda program: program.name)
+def test_a_picture_of_a_hang_is_of_the_program_above_it(program: pictures.Program) -> None:
+    """A program that has changed needs a new picture: `make docs` makes it."""
+    assert program.is_made
+    alternative = re.findall(rf"!\[(.*?)\]\(images/hangs/{program.name}\.svg\)", GALLERY)
+    assert len(alternative) == 1
+    assert re.sub(r"\s", "", alternative[0]) in pictures.words_of(program.picture)
+
+
+def test_the_gallery_has_a_picture_for_each_hang() -> None:
+    """And each hang has one line in the table of what people see."""
+    shown = re.findall(r"(?m)^## (.+)$", GALLERY)
+    assert len(shown) == len(list(pictures.programs(GALLERY))) == 12
+    linked = re.findall(r"\(#([\w-]+)\)", GALLERY.partition("\n## ")[0])
+    assert sorted(linked) == sorted(re.sub(r"[^a-z0-9]+", "-", each.lower()) for each in shown)

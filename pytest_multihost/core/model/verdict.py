@@ -1,6 +1,6 @@
 """The verdict on one attempt, with its diagnosis: the content of verdict.json.
 
-The contract is docs/verdict.md. Fields are added, never renamed; a change of meaning raises
+The contract is docs/results.md. Fields are added, never renamed; a change of meaning raises
 `SCHEMA`.
 """
 
@@ -16,7 +16,7 @@ from pytest_multihost.core.model.rank_names import spans
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
 JsonVerdict = Mapping[str, Any]
-"""A line of verdicts.jsonl; docs/verdict.md describes its fields."""
+"""A line of verdicts.jsonl; docs/results.md describes its fields."""
 
 Status = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
 """What pytest reports."""
@@ -59,7 +59,7 @@ class RankError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """The result of one rank; see docs/verdict.md for the fields."""
+    """The result of one rank; see docs/results.md for the fields."""
 
     omits_defaults: ClassVar = True
     rank: int
@@ -94,7 +94,7 @@ Kind = Literal[
     "stuck",
     "unknown",
 ]
-"""The kind of hang, by precedence; docs/verdict.md describes each."""
+"""The kind of hang, by precedence; docs/results.md describes each."""
 
 Confidence = Literal["certain", "likely", "unknown"]
 
@@ -142,7 +142,7 @@ class WaitsFor:
     """One rank's wait: its operation, and the ranks it waits for. A file lock has no operation.
 
     Attributes:
-        by: How it waits for them, in a world with roles; see docs/verdict.md.
+        by: How it waits for them, in a world with roles; see docs/results.md.
     """
 
     omits_defaults: ClassVar = True
@@ -187,7 +187,7 @@ class PlaceGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergenceSide:
-    """Ranks that did the same where the ranks of a group parted; see docs/verdict.md.
+    """Ranks that did the same where the ranks of a group parted; see docs/results.md.
 
     Attributes:
         through: The outermost line that differs, if the user's innermost one does not.
@@ -207,7 +207,7 @@ class DivergenceSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first collective of a group that its ranks did not enter alike; see docs/verdict.md.
+    """The first collective of a group that its ranks did not enter alike; see docs/results.md.
 
     Attributes:
         lead: The beginning of the summary: how much the ranks had in common, and in which group.
@@ -250,7 +250,7 @@ def blamed_ranks(culprits: tuple[int, ...], cycle: tuple[int, ...]) -> tuple[int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a world hung or broke; see docs/verdict.md for the fields."""
+    """Why a world hung or broke; see docs/results.md for the fields."""
 
     kind: Kind
     confidence: Confidence
@@ -295,7 +295,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One attempt of one multihost test; see docs/verdict.md for the fields.
+    """One attempt of one multihost test; see docs/results.md for the fields.
 
     Faults and the diagnosis are already JSON objects: their formats are contracts as well.
     """

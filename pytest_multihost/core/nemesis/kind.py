@@ -128,7 +128,7 @@ class FaultKind:
             alone; `{at}`, when it is passed; `{then}`, from when on; `{often}`, whether once; and
             the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}`, `{least}` and
             `{read}`.
-        mending: The section of docs/mending.md for what it shows; empty: the one for late ranks.
+        mending: The section of docs/patterns.md for what it shows; empty: the one for late ranks.
     """
 
     name: str

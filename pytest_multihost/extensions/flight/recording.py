@@ -380,7 +380,7 @@ _MAX_BYTES = 1 << 25
 _MAX_BLANKS = 100
 _REMEDY = (
     "Name the folder that TORCH_FR_DUMP_TEMP_FILE names, with one file of each rank:"
-    " docs/dumps.md says how dumps are made."
+    " docs/explain.md says how dumps are made."
 )
 
 

@@ -1,6 +1,6 @@
 """Facts of a verdict that both its annotations and the summary report.
 
-They are taken from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several
+They are taken from verdicts.jsonl, see docs/results.md, because under pytest-xdist several
 processes write it and only the controller reports.
 """
 

@@ -1,6 +1,6 @@
 """The values of hazards, and the record of a run in which rules find them.
 
-`Hazards` is a field of verdict.json, see docs/verdict.md: fields are added, never renamed.
+`Hazards` is a field of verdict.json, see docs/results.md: fields are added, never renamed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pluggy
 if TYPE_CHECKING:
     from pytest_multihost.hookspecs import Commands
 
-_GUIDE = Path(__file__).with_name("mending.md")
+_GUIDE = Path(__file__).with_name("patterns.md")
 """The page of the guide: a link here, a file in the wheel."""
 
 _SECTION = re.compile(

@@ -18,7 +18,7 @@ class Mending:
     @property
     def page(self) -> str:
         """The section of the guide that describes it, with an example."""
-        return f"docs/mending.md#{self.anchor}"
+        return f"docs/patterns.md#{self.anchor}"
 
     @property
     def command(self) -> str:

@@ -32,8 +32,8 @@ def parse_families(text: str) -> tuple[str, ...]:
 
 SWEEP: Option[tuple[str, ...]] = Option(
     name="sweep",
-    metavar="FAMILIES",
-    help=f"Repeat passing tests, each time with one disturbance; families: {_FAMILIES}",
+    metavar="CLASSES",
+    help=f"Repeat passing tests, each time with one injected fault; fault classes: {_FAMILIES}",
     parse=parse_families,
     default=(),
     bare=",".join(DEFAULT_FAMILIES),

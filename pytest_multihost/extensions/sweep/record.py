@@ -1,6 +1,6 @@
 """Writes and reads sweep.json: the result of a sweep, with texts for readers.
 
-Its contract is docs/sweep-json.md.
+Its contract is docs/results.md.
 """
 
 from __future__ import annotations

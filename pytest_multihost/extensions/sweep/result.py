@@ -1,7 +1,7 @@
 """Defines the result of a sweep: the plan, the disturbed runs and the weaknesses of one test.
 
 A sweep runs a passing test again and again, each time with one disturbance: one fault at one point
-of one rank. `SweepResult` is the content of sweep.json; its contract is docs/sweep-json.md. Fields
+of one rank. `SweepResult` is the content of sweep.json; its contract is docs/results.md. Fields
 are added, never renamed; a change of meaning raises `SCHEMA`.
 """
 
@@ -98,7 +98,7 @@ class DisturbedRun:
         waiting_ranks: The ranks that wait for the culprits, or entered another collective.
         culprits: The ranks that the others wait for; several if they wait for each other.
         operation: The operation in which the waiting ranks wait.
-        kind: The kind of hang, of docs/verdict.md; None if no rank waits.
+        kind: The kind of hang, of docs/results.md; None if no rank waits.
         summary: One sentence: the diagnosis of the verdict, or the error.
         error: The error of the disturbed rank, or of the culprit, as one line; None without one.
         again: Whether the disturbed rank passed the point again afterwards; None if unknown.
@@ -236,7 +236,7 @@ class LeftOut:
     """Disturbances that were planned and not run.
 
     Attributes:
-        reason: ``budget``, ``known``, ``machine``, ...; docs/sweep-json.md lists all reasons.
+        reason: ``budget``, ``known``, ``machine``, ...; docs/results.md lists all reasons.
     """
 
     reason: str
@@ -246,7 +246,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """The sweep of one test; see docs/sweep-json.md for the fields.
+    """The sweep of one test; see docs/results.md for the fields.
 
     Attributes:
         status: ``failed`` if a weakness makes the test fail.

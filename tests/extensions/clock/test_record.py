@@ -23,7 +23,7 @@ def test_the_lines_say_how_far_it_has_jumped_and_why_it_did_not_at_times() -> No
 
 
 def test_the_verdict_has_the_same_as_numbers_from_the_start_of_the_world() -> None:
-    """As docs/verdict.md says."""
+    """As docs/results.md says."""
     found = ClockRecord(12, 1799.9, (DOUBT,)).of_world(1000.0, 2802.4).verdict
     doubt = {"since_s": 1.0, "until_s": 5.0, "for_s": 3.25, "why": DOUBT.why}
     numbers = {"jumps": 12, "jumped_s": 1799.9, "real_s": 2.5, "doubts": [doubt]}

@@ -18,7 +18,7 @@ from pytest_multihost.testing import MultihostError
 
 pytestmark = pytest.mark.unit
 
-CONTRACT = Path(__file__).parents[3] / "docs" / "sweep-json.md"
+CONTRACT = Path(__file__).parents[3] / "docs" / "results.md"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_readers_find_the_texts_of_a_weakness() -> None:
     weakness = sweep_record(SWEEP)["weaknesses"][0]  # type: ignore[index, call-overload]
     assert weakness["text"] == "ranks 1-3 wait in barrier #4 for rank 0, which has failed"
     assert weakness["witness"]["done"].startswith("rank 0's rename of */ckpt/step_5.tmp failed")
-    assert weakness["mending"]["page"] == "docs/mending.md#agree-on-errors"
+    assert weakness["mending"]["page"] == "docs/patterns.md#agree-on-errors"
     assert weakness["replay"].endswith("--multihost-replay 7f3a")
 
 
@@ -80,9 +80,23 @@ def test_the_contract_names_every_field(value: type) -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in contract] == []
 
 
+@pytest.mark.parametrize(
+    "result", [SWEEP, UNSURE, SOUND, NOT_SWEPT], ids=["weak", "unsure", "sound", "not swept"]
+)
+def test_a_sweep_has_the_schema_that_the_guide_offers(result: SweepResult) -> None:
+    """With every field that is written, also those that only people read."""
+    jsonschema = pytest.importorskip("jsonschema")
+    path = CONTRACT.parent / "schema" / "sweep.schema.json"
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    record = sweep_record(result)
+    jsonschema.validate(record, schema)
+    assert record.keys() == schema["properties"].keys()
+
+
 def test_the_example_of_the_contract_is_a_sweep() -> None:
     """It can be read as one, and has the keys that are written."""
-    [text] = re.findall(r"```json\n(.*?)```", CONTRACT.read_text(encoding="utf-8"), re.DOTALL)
+    page = CONTRACT.read_text(encoding="utf-8").partition("<!-- example: sweep -->")[2]
+    text = page.partition("```json\n")[2].partition("```")[0]
     example = json.loads(text)
     assert example.keys() == sweep_record(SWEEP).keys()
     assert example["weaknesses"][0].keys() == sweep_record(SWEEP)["weaknesses"][0].keys()  # type: ignore[index, call-overload, union-attr]

@@ -141,7 +141,7 @@ def test_what_would_mend_it_follows_from_what_was_done(run: DisturbedRun, anchor
 
 def test_every_mending_is_described() -> None:
     """The link leads to a section."""
-    page = (GOLDEN.parent.parent / "docs" / "mending.md").read_text(encoding="utf-8")
+    page = (GOLDEN.parent.parent / "docs" / "patterns.md").read_text(encoding="utf-8")
     found = [each for each in vars(mendings).values() if isinstance(each, mendings.Mending)]
     assert found
     assert [each.anchor for each in found if f'<a id="{each.anchor}"></a>' not in page] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_a_verdict_of_another_schema_is_refused(schema: object) -> None:
 
 
 def test_a_verdict_has_the_fields_of_the_contract() -> None:
-    """Fields are added, never renamed: these are what docs/verdict.md shows."""
+    """Fields are added, never renamed: these are what docs/results.md shows."""
     assert {
         *("schema", "run_id", "nodeid", "attempt", "worker", "dir", "backend", "world_size"),
         *("launch", "seed", "replay", "status", "expected", "outcome", "ended_by", "reason"),
@@ -112,6 +113,15 @@ def test_a_verdict_has_the_fields_of_the_contract() -> None:
     } <= to_json(VERDICT)["rank_results"][0].keys()
     error = to_json(VERDICT)["rank_results"][0]["error"]
     assert {"type", "message", "file", "line", "text"} <= error.keys()
+
+
+def test_a_verdict_has_the_schema_that_the_guide_offers() -> None:
+    """With every field that is written."""
+    jsonschema = pytest.importorskip("jsonschema")
+    path = Path(__file__).parents[3] / "docs" / "schema" / "verdict.schema.json"
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.validate({**VERDICT.record(), "diagnosis": None}, schema)
+    assert VERDICT.record().keys() <= schema["properties"].keys()
 
 
 def test_a_spec_survives_the_way_to_the_server() -> None:
