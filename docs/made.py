@@ -12,6 +12,8 @@ A test compares each part with what this makes, so that no page is behind the co
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import re
 import sys
 import tomllib
@@ -22,7 +24,7 @@ from typing import Any
 
 import schemas
 
-from pytest_multihost import World
+from pytest_multihost import World, hookspecs
 from pytest_multihost.core.command.main import make_parser
 from pytest_multihost.core.option import CORE_OPTIONS
 from pytest_multihost.core.pytest_plugin.options import add_options
@@ -258,6 +260,32 @@ def versions() -> Iterator[str]:
         yield row(name.partition("[")[0], oldest, ", ".join([*also, *tested]) or "not pinned")
 
 
+def hooks() -> Iterator[str]:
+    """Yield what documents each hook of the core, then those of extensions."""
+    for name in ["", *(each for each, _ in extension_plugins())]:
+        home = f"extensions.{name.removeprefix('multihost_')}.hookspecs" if name else "hookspecs"
+        try:
+            module = importlib.import_module(f"pytest_multihost.{home}")
+        except ModuleNotFoundError:
+            continue  # an extension without hooks
+        yield f"::: {module.__name__}"
+        yield "    options:"
+        yield "      members:"
+        yield from (
+            f"        - {each}" for each in vars(module) if each.startswith("pytest_multihost_")
+        )
+        yield "      show_root_heading: false"
+        yield ""
+
+
+def values() -> Iterator[str]:
+    """Yield what documents each class that hooks get or return."""
+    for name in hookspecs.__all__:
+        if inspect.isclass(getattr(hookspecs, name)):
+            yield f"::: pytest_multihost.hookspecs.{name}"
+            yield ""
+
+
 def shown_file(name: str) -> Iterator[str]:
     """Yield a file of the repository as a block of code."""
     kind = {".yml": "yaml", ".yaml": "yaml", ".ini": "ini", ".py": "python"}[Path(name).suffix]
@@ -269,8 +297,10 @@ def shown_file(name: str) -> Iterator[str]:
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
     "found": found,
+    "hooks": hooks,
     "options": options,
     "other options": other_options,
+    "values": values,
     "versions": versions,
     "world": world,
 }

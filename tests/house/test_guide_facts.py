@@ -1,0 +1,76 @@
+"""Numbers and names on pages of the guide that were once wrong are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import pytest_multihost
+from pytest_multihost import faults
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.nemesis import FaultKind
+from pytest_multihost.core.pytest_plugin.marks import SIGNATURE
+from pytest_multihost.extensions.flight import plain_pickle
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def read(page: str) -> str:
+    """Return the text of a page, without line breaks."""
+    return " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+
+
+def test_the_guide_says_which_faults_need_a_point_and_which_have_none() -> None:
+    """All others strike at the start unless a point is named."""
+    functions = {
+        name: inspect.signature(each).parameters
+        for name, each in vars(faults).items()
+        if inspect.isfunction(each) and each.__module__ == faults.__name__ and name[0] != "_"
+    }
+    points = {name: given["at"] for name, given in functions.items() if "at" in given}
+    needs = {name for name, point in points.items() if point.default is point.empty}
+    lacks = functions.keys() - points.keys()
+    said = re.findall(r"by default the start\. (.*?) need one; (.*?) have none", read("faults.md"))[
+        0
+    ]
+    assert set(re.findall(r"`(\w+)`", said[0])) == needs
+    assert set(re.findall(r"`(\w+)`", said[1])) == lacks
+
+
+@pytest.mark.parametrize("kind", [Backend, FaultKind])
+def test_the_guide_describes_each_field_of_what_a_plugin_offers(kind: type) -> None:
+    """An author of a plugin looks there, not into the code."""
+    page = read("extending.md")
+    assert [each.name for each in fields(kind) if f"`{each.name}" not in page] == []
+
+
+def test_the_guide_describes_each_key_of_the_marker() -> None:
+    """With its default."""
+    keys = re.findall(r"(\w+)=", SIGNATURE.partition("): ")[0])
+    assert len(keys) > 8
+    assert [key for key in keys if f"| `{key}` |" not in read("settings.md")] == []
+
+
+def test_the_reference_names_all_that_users_import() -> None:
+    """The rest is internal."""
+    page = read("api.md")
+    assert [name for name in pytest_multihost.__all__ if name not in page] == []
+
+
+def test_the_guide_says_which_dumps_are_too_large() -> None:
+    """They are left out, which would surprise a user who has not read it."""
+    codes, values = plain_pickle._MAX_CODES, plain_pickle._MAX_VALUES
+    assert f"more than {codes:,} codes or {values:,} values" in read("explain.md")
+
+
+def test_each_variable_that_a_user_sets_is_one_of_the_package() -> None:
+    """A variable of the guide that nothing reads would be set in vain."""
+    texts = "\n".join(path.read_text("utf-8") for path in (ROOT / "pytest_multihost").rglob("*.py"))
+    page = read("settings.md").partition("## Environment variables that you set")[2]
+    named = set(re.findall(r"`(PYTEST_MULTIHOST_\w+)", page.partition("## skip")[0]))
+    assert len(named) >= 6
+    assert [name for name in named if name not in texts] == []
