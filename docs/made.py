@@ -182,7 +182,7 @@ def commands() -> Iterator[str]:
         for each in actions:
             if each.help == argparse.SUPPRESS:
                 continue
-            yield row(f"`{_usage(each)}`", sentence(_expanded(each)))
+            yield row(f"`{_usage(each)}`", _expanded(each))
         yield ""
 
 
@@ -191,7 +191,7 @@ def _usage(action: argparse.Action) -> str:
     value = action.metavar or action.dest
     value = " ".join(value) if isinstance(value, tuple) else value
     if action.choices is not None and not action.option_strings:
-        value = "|".join(map(str, action.choices))
+        return "|".join(map(str, action.choices))
     value = (
         value if action.option_strings or action.nargs not in ("?", "*", "...") else f"[{value}]"
     )
