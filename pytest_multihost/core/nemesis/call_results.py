@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.fault import FIELD_ERRORS
-from pytest_multihost.core.nemesis.kind import FaultKind, Strike, error_name, error_number
-from pytest_multihost.core.nemesis.targets import Replaced
+from pytest_multihost.faults.kind import FaultKind, Strike, error_name, error_number
+from pytest_multihost.intercept.targets import Replaced
 
 _OF_JAX = frozenset(
     {

@@ -16,8 +16,8 @@ from typing import Any
 from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.setting_values import MAX_SECONDS
 from pytest_multihost.core.model.stack import is_library
-from pytest_multihost.core.nemesis.kind import FaultKind, Strike, is_number, must_be
-from pytest_multihost.core.nemesis.targets import replace_names
+from pytest_multihost.faults.kind import FaultKind, Strike, is_number, must_be
+from pytest_multihost.intercept.targets import replace_names
 
 Function = Callable[..., Any]
 """A function of `time`, or its replacement."""

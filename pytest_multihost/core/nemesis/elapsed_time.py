@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from types import FrameType
 
-from pytest_multihost.core.nemesis.kind import FaultKind, Strike, is_number, must_be, seconds
-from pytest_multihost.core.nemesis.user_clocks import replace_clocks
+from pytest_multihost.faults.kind import FaultKind, Strike, is_number, must_be, seconds
+from pytest_multihost.intercept.clocks import replace_clocks
 
 
 def _jump(strike: Strike) -> None:

@@ -14,13 +14,13 @@ from time import CLOCK_REALTIME, clock_gettime, sleep  # by name: the test may r
 
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.fault import START
-from pytest_multihost.core.nemesis.interpose import (
+from pytest_multihost.faults.kind import FaultKind, Strike, seconds, text
+from pytest_multihost.intercept.files import (
     FileAccess,
     FileObserver,
     matcher,
     observing_files,
 )
-from pytest_multihost.core.nemesis.kind import FaultKind, Strike, seconds, text
 
 CLOCK_REALTIME_COARSE = 5
 """The clock of the times of files (linux/time.h); Python has no name for it."""

@@ -8,10 +8,10 @@ from pytest_multihost.core.nemesis.call_results import VALUE_FAULTS
 from pytest_multihost.core.nemesis.clock_skew import CLOCK_SKEW
 from pytest_multihost.core.nemesis.elapsed_time import ELAPSED_TIME
 from pytest_multihost.core.nemesis.file_views import FILE_VIEWS
-from pytest_multihost.core.nemesis.kind import FaultKind
 from pytest_multihost.core.nemesis.pressure import FD_PRESSURE, MEMORY_PRESSURE
 from pytest_multihost.core.nemesis.process_faults import PROCESS_FAULTS
 from pytest_multihost.core.nemesis.slow_io import SLOW_IO
+from pytest_multihost.faults.kind import FaultKind
 
 BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     *PROCESS_FAULTS,

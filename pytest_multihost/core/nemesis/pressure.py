@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_multihost.core import files
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.nemesis.kind import FaultKind, Strike, positive, truth, whole
+from pytest_multihost.faults.kind import FaultKind, Strike, positive, truth, whole
 
 _MIB = 1 << 20
 _GROUP_PREFIX = "multihost-"

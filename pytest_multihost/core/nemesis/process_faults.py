@@ -20,7 +20,7 @@ from typing import NoReturn
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.fault import MAX_HASH_SEED, FaultParams
-from pytest_multihost.core.nemesis.kind import (
+from pytest_multihost.faults.kind import (
     Announcement,
     FaultKind,
     Strike,

@@ -17,13 +17,6 @@ from time import sleep  # by name: the test may replace it in its module
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.fault import FaultParams
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.nemesis.interpose import (
-    SYSTEM_FILES,
-    FileAccess,
-    FileObserver,
-    matcher,
-    observing_files,
-)
 from pytest_multihost.core.nemesis.io_shim import (
     IoPage,
     IoRule,
@@ -32,7 +25,7 @@ from pytest_multihost.core.nemesis.io_shim import (
     is_loaded,
     why_missing,
 )
-from pytest_multihost.core.nemesis.kind import (
+from pytest_multihost.faults.kind import (
     FaultKind,
     Strike,
     error_name,
@@ -41,6 +34,13 @@ from pytest_multihost.core.nemesis.kind import (
     seconds,
     text,
     truth,
+)
+from pytest_multihost.intercept.files import (
+    SYSTEM_FILES,
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
 )
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})

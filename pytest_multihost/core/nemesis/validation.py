@@ -19,8 +19,8 @@ from pytest_multihost.core.model.fault import (
 )
 from pytest_multihost.core.model.role import RoleSpec, ranks_of
 from pytest_multihost.core.model.spec import Host
-from pytest_multihost.core.nemesis.kind import FaultKind
-from pytest_multihost.core.nemesis.targets import target_problem
+from pytest_multihost.faults.kind import FaultKind
+from pytest_multihost.intercept.targets import target_problem
 
 
 def resolve_faults(

@@ -8,8 +8,7 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
   after which others a role starts. `raised_errors`: exceptions as values.
 * `after_fork`: resets inherited state. `environment`: sets the variables. `neighbours`: prepares
   hypothesis, tqdm and coverage.py.
-* `points`: performs faults at points, with `wrap_calls` (calls), `batches` (batches of data) and
-  `portable_names` (files).
+* `points`: performs faults at points, with `portable_names` (files).
 * `point_record`: records the points passed, with `meetings` (operations in which all ranks meet).
 * `world`: the test's interface. `digest`: digests of values, to compare ranks;
   `tensor_bytes`: the elements of a tensor.

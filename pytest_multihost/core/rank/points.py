@@ -35,15 +35,7 @@ from pytest_multihost.core.model.operation import OperationKind
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.nemesis import FaultKind, Strike
-from pytest_multihost.core.nemesis.interpose import (
-    FileAccess,
-    FileObserver,
-    matcher,
-    observing_files,
-)
-from pytest_multihost.core.nemesis.targets import load_target
 from pytest_multihost.core.procfs import children_of
-from pytest_multihost.core.rank.batches import count_batches
 from pytest_multihost.core.rank.point_record import PointRecord
 from pytest_multihost.core.rank.portable_names import portable_glob
 from pytest_multihost.core.rank.recorder import (
@@ -53,7 +45,15 @@ from pytest_multihost.core.rank.recorder import (
     user_frames,
 )
 from pytest_multihost.core.rank.services import current_clock
-from pytest_multihost.core.rank.wrap_calls import wrap_calls
+from pytest_multihost.intercept.batches import count_batches
+from pytest_multihost.intercept.calls import wrap_calls
+from pytest_multihost.intercept.files import (
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+)
+from pytest_multihost.intercept.targets import load_target
 
 Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""

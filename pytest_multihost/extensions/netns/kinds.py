@@ -14,7 +14,8 @@ from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.fault import Fault, FaultParams
 from pytest_multihost.core.model.setting_values import ONE
 from pytest_multihost.core.model.spec import Host
-from pytest_multihost.core.nemesis.kind import (
+from pytest_multihost.extensions.netns.kind_of_hosts import NAME
+from pytest_multihost.faults.kind import (
     Announcement,
     Check,
     FaultKind,
@@ -25,7 +26,6 @@ from pytest_multihost.core.nemesis.kind import (
     seconds,
     truth,
 )
-from pytest_multihost.extensions.netns.kind_of_hosts import NAME
 
 _TWO = 2
 

@@ -46,7 +46,7 @@ ELSEWHERE = {
     # Names of files that mark a checkpoint as complete.
     "extensions/sweep/saved/damage.py": {"_CHECKPOINT_METADATA", "_COMMITTED", "_SUCCESS"},
     # The folder and package of pytest, and the name of a plugin: looked for, not looked into.
-    "core/nemesis/targets.py": {"_pytest"},
+    "intercept/targets.py": {"_pytest"},
     "core/rank/points.py": {"_pytest"},
     "core/pytest_plugin/launchers.py": {"_cov"},
     # pytest says that its items have it: the class inherits.

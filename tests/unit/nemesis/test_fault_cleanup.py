@@ -14,10 +14,10 @@ from pytest_multihost.core.nemesis import (
     clean_up_faults,
     heal_files,
 )
-from pytest_multihost.core.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule
 from pytest_multihost.core.nemesis.slow_io import io_rules, page_path, spared
 from pytest_multihost.core.outcome import firings, frozen_for_good
+from pytest_multihost.intercept.files import SYSTEM_FILES, matcher
 from pytest_multihost.testing import (
     Event,
     Fault,

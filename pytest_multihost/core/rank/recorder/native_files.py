@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any
 
 from pytest_multihost.core.model.fault import IoCall
-from pytest_multihost.core.nemesis.interpose import is_observing, reported
 from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.torch_groups import Function
 from pytest_multihost.core.torch_private import archive_writer_class
+from pytest_multihost.intercept.files import is_observing, reported
 
 _FILE_URL = "file://"
 _SAFETENSORS = ("torch", "numpy", "flax", "mlx", "tensorflow", "paddle")

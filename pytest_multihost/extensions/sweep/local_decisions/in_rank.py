@@ -31,17 +31,8 @@ from pytest_multihost.core.model.operation import OperationKind
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.model.stack import is_library, is_ours, relative_to
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.nemesis.interpose import (
-    FileAccess,
-    FileObserver,
-    matcher,
-    observing_files,
-)
-from pytest_multihost.core.nemesis.targets import replace_names
-from pytest_multihost.core.nemesis.user_clocks import replace_clocks
 from pytest_multihost.core.rank.recorder import Recorder, SourceRef, current_recorder
 from pytest_multihost.core.rank.services import RankPart
-from pytest_multihost.core.rank.wrap_calls import replace_attribute
 from pytest_multihost.extensions.sweep.local_decisions.facts import (
     RECORD_NAME,
     ClockRead,
@@ -62,6 +53,15 @@ from pytest_multihost.extensions.sweep.local_decisions.watched import (
     functions_of_libraries,
     functions_of_the_user,
 )
+from pytest_multihost.intercept.calls import replace_attribute
+from pytest_multihost.intercept.clocks import replace_clocks
+from pytest_multihost.intercept.files import (
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+)
+from pytest_multihost.intercept.targets import replace_names
 
 _CALLS_FOR_OTHERS = True  # see `core.rank.points`: `exists()` of the test asks for a file
 

@@ -23,8 +23,8 @@ from pytest_multihost.core.model.fault import (
     hash_seed_of,
 )
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.core.nemesis.user_clocks import CLOCKS
 from pytest_multihost.core.torch_private import ARCHIVE_WRITER
+from pytest_multihost.intercept.clocks import CLOCKS
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])
 """The kinds of faults, which know the values that they may have."""

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from pytest_multihost.core.cpython_private import path_globber
 from pytest_multihost.core.model.fault import DATA_CALLS, IO_CALLS, IoCall
-from pytest_multihost.core.nemesis.targets import replace_names
+from pytest_multihost.intercept.targets import replace_names
 
 Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
 File = Any  # a path, a descriptor, or an object that has one

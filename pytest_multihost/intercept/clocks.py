@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.stack import is_library
-from pytest_multihost.core.nemesis.targets import replace_names
+from pytest_multihost.intercept.targets import replace_names
 
 CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns")
 """Functions of `time` by which programs measure how much time has elapsed."""

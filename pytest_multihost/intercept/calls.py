@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.nemesis.targets import CallTarget, Replaced, replace_names
+from pytest_multihost.intercept.targets import CallTarget, Replaced, replace_names
 
 Function = Any
 """A function, or a descriptor that returns one."""

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from functools import wraps
 from typing import Any
 
-from pytest_multihost.core.nemesis.targets import load_loader
-from pytest_multihost.core.rank.wrap_calls import replace_attribute, wrap_calls
+from pytest_multihost.intercept.calls import replace_attribute, wrap_calls
+from pytest_multihost.intercept.targets import load_loader
 
 OnDraw = Callable[[], None]
 """Called before a batch is drawn; may raise StopIteration to end the data."""

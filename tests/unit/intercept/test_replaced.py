@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_multihost.core.nemesis.targets import Replaced
+from pytest_multihost.intercept.targets import Replaced
 
 numpy = pytest.importorskip("numpy", reason="the arrays are numpy's")
 

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 
 from pytest_multihost.core.nemesis import load_target
-from pytest_multihost.core.rank.wrap_calls import wrap_calls
+from pytest_multihost.intercept.calls import wrap_calls
 
 
 def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:

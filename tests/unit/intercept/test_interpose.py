@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.nemesis.file_views import born_and_changed_s
-from pytest_multihost.core.nemesis.interpose import (
+from pytest_multihost.intercept.files import (
     FileAccess,
     FileObserver,
     matcher,
@@ -131,16 +130,3 @@ def test_an_observer_hears_of_a_path_that_was_used_before_it_came(folder: Path, 
     (folder / "a").read_text()
     assert later == ["open", "read"]
     assert seen == [("open", "a"), ("read", "a")] * 3
-
-
-def test_when_a_file_was_made_stays_when_it_changes(folder: Path) -> None:
-    """And there is no time of a file that does not exist."""
-    file = folder / "a"
-    first = born_and_changed_s(str(file))
-    file.chmod(0o600)
-    second = born_and_changed_s(str(file))
-    assert first is not None
-    assert second is not None
-    assert second[1] == pytest.approx(file.stat().st_ctime)
-    assert second[0] in (first[0], second[1])  # the latter on a file system without that time
-    assert born_and_changed_s(str(folder / "b")) is None

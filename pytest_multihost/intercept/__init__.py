@@ -1,0 +1,9 @@
+"""Intercepts what a rank's code does, for extensions that watch or disturb it.
+
+The core does not use this package: a plain test is not intercepted.
+
+* `files`: access to files by Python.
+* `calls`: calls of functions. `batches`: what data loaders return. `targets`: finds the functions
+  and data loaders that points name.
+* `clocks`: reads of clocks.
+"""
