@@ -30,7 +30,7 @@ import itertools, json, os, pathlib, time
 import numpy as np
 import pytest
 from pytest_multihost import at, faults
-from pytest_multihost.core.nemesis.io_shim import IoPage
+from pytest_multihost.extensions.faults.io_shim import IoPage
 
 FROM_NOW = at.sync_point("from now")
 DELAY, RATE, MB = 0.05, 8e6, 1_000_000

@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pytest_multihost.core.nemesis.io_shim import find_library, why_missing
 from pytest_multihost.core.preload import preload_variables
+from pytest_multihost.extensions.faults.io_shim import find_library, why_missing
 
 IDLE_BOUND = 0.01
 DELAY_BOUND = 0.10
@@ -47,7 +47,7 @@ print(best)
 
 PRELUDE = """
 import ctypes, json, os, pathlib, shutil, sys, time
-from pytest_multihost.core.nemesis.io_shim import IoRule, attach
+from pytest_multihost.extensions.faults.io_shim import IoRule, attach
 here = pathlib.Path.cwd()
 file, SIZE = here / "target.bin", 8_000_000
 file.write_bytes(os.urandom(SIZE))

@@ -18,7 +18,7 @@ import io_shim
 import projects
 from figures import FailedError, Section, Spread, Turns
 
-from pytest_multihost.core.nemesis.io_shim import find_library, why_missing
+from pytest_multihost.extensions.faults.io_shim import find_library, why_missing
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "multihost_hangs")
 _WAYS = ("empty", "recorded")

@@ -26,11 +26,11 @@ import torch.distributed as dist
 
 from pytest_multihost.core.model.event import RankEventBody, event_header, now
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.rank.point_record import PointRecord
-from pytest_multihost.core.rank.points import Points
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch import install
 from pytest_multihost.core.slots import SlotPage, page, slots_path
+from pytest_multihost.extensions.faults.point_record import PointRecord
+from pytest_multihost.extensions.faults.points import Points
 from pytest_multihost.testing import make_spec
 
 CALLS = 100

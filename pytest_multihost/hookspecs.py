@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_multihost.core.backends import Backend
     from pytest_multihost.core.command.explainer import Explainer
     from pytest_multihost.core.command.joined_script import JoinedScript
+    from pytest_multihost.core.fault_planner import FaultPlanner
     from pytest_multihost.core.host_kind import HostKind
     from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.launch.meeting import Meeting
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         ServicePart,
         WorldSpec,
     )
-    from pytest_multihost.core.nemesis import FaultKind, Strike
     from pytest_multihost.core.option import (
         MarkerKey,
         Option,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from pytest_multihost.core.report.layout import Section, Span
     from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
     from pytest_multihost.core.services import Action, Opening, Service, ServiceKind, Turn
+    from pytest_multihost.faults.kind import FaultKind, Strike
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - has no other name
     """The type that ``argparse.ArgumentParser.add_subparsers`` returns."""
@@ -74,6 +75,7 @@ __all__ = [
     "CompletedAttempt",
     "Explainer",
     "FaultKind",
+    "FaultPlanner",
     "Host",
     "HostKind",
     "JoinedScript",
@@ -119,7 +121,8 @@ _HOMES = {
     "Backend": "core.backends",
     "CompletedAttempt": "core.pytest_plugin.attempt",
     "Explainer": "core.command.explainer",
-    "FaultKind": "core.nemesis",
+    "FaultKind": "faults.kind",
+    "FaultPlanner": "core.fault_planner",
     "Host": "core.model.spec",
     "HostKind": "core.host_kind",
     "JoinedScript": "core.command.joined_script",
@@ -142,7 +145,7 @@ _HOMES = {
     "ServicePart": "core.model.spec",
     "Settings": "core.option",
     "Span": "core.report.layout",
-    "Strike": "core.nemesis",
+    "Strike": "faults.kind",
     "Turn": "core.services",
     "WorldSpec": "core.model.spec",
     "is_count": "core.option",
@@ -179,6 +182,17 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
     Called in pytest's own process when the first multihost test is known, and in each rank of a
     world that has faults. If two kinds have the same name, the plugin registered last wins. A fault
     registers with ``strike.healing`` how to undo its changes when the test's body is over.
+    """
+
+
+@hookspec(firstresult=True)
+def pytest_multihost_fault_planner(kinds: Sequence[Sequence[FaultKind]]) -> FaultPlanner | None:
+    """Return what reads and checks the faults of tests and scripts.
+
+    Called in pytest's own process, or by ``multihost run``, when the first world is planned.
+
+    Args:
+        kinds: The kinds that each plugin offers, the plugin registered last first.
     """
 
 

@@ -1,4 +1,4 @@
-"""The built-in backends, faults and services, offered through the hooks that extensions use."""
+"""The built-in backends and services, offered through the hooks that extensions use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from pytest_multihost.core.backends import Backend
-    from pytest_multihost.core.nemesis import FaultKind
     from pytest_multihost.core.services.service import ServiceKind
 
 
@@ -22,16 +21,8 @@ def pytest_multihost_backends() -> Sequence[Backend]:
 
 
 @hookimpl(trylast=True)
-def pytest_multihost_faults() -> Sequence[FaultKind]:
-    """Offer the built-in faults."""
-    from pytest_multihost.core.nemesis import BUILT_IN_KINDS
-
-    return BUILT_IN_KINDS
-
-
-@hookimpl(trylast=True)
 def pytest_multihost_services() -> Sequence[ServiceKind]:
-    """Offer the services `held_ranks` and `role_order`."""
+    """Offer the service `role_order`."""
     from pytest_multihost.core.services import BUILT_IN_SERVICES
 
     return BUILT_IN_SERVICES

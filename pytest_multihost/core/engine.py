@@ -42,19 +42,15 @@ from pytest_multihost.core.model.event import (
     ExchangeEntered,
     Exited,
     FaultAnswered,
-    FaultChanged,
     Gate,
     Interrupted,
     Parked,
-    Pause,
     Released,
     ReportMade,
 )
 from pytest_multihost.core.model.messages import (
     FaultPerformed,
     FaultRequest,
-    PauseRank,
-    PerformFault,
     ToRank,
 )
 from pytest_multihost.core.model.messages import Release as OpenGate
@@ -314,8 +310,6 @@ class _WorldRun:
         """Record events, answer them, and perform the services' actions that follow from them."""
         for event in map(self._in_world_time, events):
             self._take(event)
-            for each in self._requests(event):
-                self._request(world, each)
             for rank, frame in _answers(
                 exchange, event, self.facts[event.rank], self.spec.subject
             ).items():
@@ -377,19 +371,6 @@ class _WorldRun:
             self._request(world, request)
         for rank, gate in action.gates:
             self._release(self.facts[rank], gate, world, now)
-
-    def _requests(self, event: Event) -> Sequence[FaultRequest]:
-        """Return the requests to the server for parts of a fault that its rank cannot perform."""
-        match event.body:
-            case FaultChanged(pause=Pause() as pause):
-                return [PauseRank(event.rank, pause)]
-            case FaultChanged(resume=True):
-                return [PauseRank(event.rank, None)]
-            case FaultChanged(phase="begun", service=name, index=index, at=at) if name:
-                # A fault at the rendezvous was performed before there was a rank.
-                is_performed = at.point == "rendezvous"
-                return [] if is_performed else [PerformFault(name, event.rank, index)]
-        return []
 
     def _request(self, world: RunningWorld, request: FaultRequest) -> None:
         """Send a request to the server, after every service has changed it."""

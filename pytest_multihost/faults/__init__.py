@@ -10,6 +10,8 @@ else. All take:
   if the skew did not happen.
 
 Every fault ends with the test's body at the latest, so fixtures are torn down undisturbed.
+
+`kind` is the interface to kinds of faults, for plugins that offer their own.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeGuard
 
@@ -168,6 +168,16 @@ class FaultKind:
             if name in params and (wanted := check(params[name])) is not None:
                 found.append(f"{name} must be {wanted}, not {shown(params[name])}")
         return found
+
+
+def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
+    """Return the kinds by name; if two have one name, the first counts.
+
+    Args:
+        groups: The kinds of each plugin, the plugin registered last first.
+    """
+    kinds = [kind for group in groups for kind in group]
+    return {kind.name: kind for kind in reversed(kinds)}
 
 
 def error_number(name: object) -> int:

@@ -2,7 +2,7 @@
 
 The core does not use this package: a plain test is not intercepted.
 
-* `files`: access to files by Python.
+* `files`: access to files by Python. `native_files`: by safetensors, tensorstore and torch.save.
 * `calls`: calls of functions. `batches`: what data loaders return. `targets`: finds the functions
   and data loaders that points name.
 * `clocks`: reads of clocks.

@@ -31,7 +31,7 @@ Buffer = Any  # bytes, or an object with the buffer protocol
 Result = Any  # the result of an intercepted function
 Function = Callable[..., Result]
 
-_CALLS_FOR_OTHERS = True  # see `core.rank.points`: these calls on files are the test's
+_CALLS_FOR_OTHERS = True  # see `extensions.faults.points`: these calls on files are the test's
 
 SYSTEM_FILES = (
     *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/lib*", "/usr/share/*", "*/lib/python3*"),

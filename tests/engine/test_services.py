@@ -22,6 +22,7 @@ from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.testing import (
     Event,
     Exited,
+    FaultChanged,
     FaultPerformed,
     FaultRequest,
     HoldEnded,
@@ -126,6 +127,12 @@ def test_an_action_follows_from_an_event_at_once(run: Run) -> None:
     assert seen == [True, True]
 
 
+def pausing(event: Event, _facts: Sequence[RankFacts]) -> Sequence[Action]:
+    """Ask the server to pause a rank whose fault says so."""
+    pause = event.body.pause if isinstance(event.body, FaultChanged) else None
+    return [Action(to_server=(PauseRank(event.rank, pause),))] if pause else ()
+
+
 def test_events_and_requests_are_as_a_service_wants_them(run: Run) -> None:
     """Say with the times of another clock."""
 
@@ -139,17 +146,19 @@ def test_events_and_requests_are_as_a_service_wants_them(run: Run) -> None:
     pause = {"pause": {"stopped_s": None, "until_s": 1005.0}}
     begun = {"index": 0, "fault": "freeze", "phase": "begun", **pause}
     script = [*TWO, Step(0, "fault", begun, on="go")]
-    ran = run(script, services=[Mine().service(on_event=later, on_request=forever)])
+    mine = Mine().service(on_event=later, on_request=forever, after=pausing)
+    ran = run(script, services=[mine])
     exits = [each.at_s for each in ran.result.history if isinstance(each.body, Exited)]
     assert min(exits) >= 1500.0
     assert ran.launcher.paused == [(0, None)]
 
 
-def test_without_services_a_request_is_as_the_rank_has_sent_it(run: Run) -> None:
+def test_a_request_that_no_service_changes_is_as_its_service_wants_it(run: Run) -> None:
     """The test above can fail."""
     pause = {"pause": {"stopped_s": None, "until_s": 1005.0}}
     begun = {"index": 0, "fault": "freeze", "phase": "begun", **pause}
-    ran = run([*TWO, Step(0, "fault", begun, on="go")])
+    script = [*TWO, Step(0, "fault", begun, on="go")]
+    ran = run(script, services=[Mine().service(after=pausing)])
     assert ran.launcher.paused == [(0, Pause(until_s=1005.0))]
 
 

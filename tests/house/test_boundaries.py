@@ -22,7 +22,7 @@ UNBOUNDED: Mapping[str, Mapping[str, str]] = {
     },
     "ast.literal_eval": {
         READER: "here the length is checked first",
-        "core/nemesis/fault_text.py": "an option that the user typed",
+        "extensions/faults/fault_text.py": "an option that the user typed",
     },
     "os.pread": {
         READER: "here the size is checked first",
@@ -33,7 +33,7 @@ UNBOUNDED: Mapping[str, Mapping[str, str]] = {
     },
     "mmap.mmap": {
         "core/slots/page.py": "a file that the rank itself has made",
-        "core/nemesis/io_shim/__init__.py": "a page of a fixed size, which is checked",
+        "extensions/faults/io_shim/__init__.py": "a page of a fixed size, which is checked",
         "extensions/clock/page.py": "a page of a fixed size, which is checked",
     },
     "pickle.loads": {

@@ -12,7 +12,7 @@ import pytest
 import pytest_multihost
 from pytest_multihost import faults
 from pytest_multihost.core.backends import Backend
-from pytest_multihost.core.nemesis import FaultKind
+from pytest_multihost.faults.kind import FaultKind
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ EXCEPTIONS = {
     "core/launch/job_spec.py": "writes to a file in memory",
     "core/launch/permits.py": "makes files that are locked and never written",
     "core/launch/server/rank_processes.py": "copies stacks into the folder of its own run",
-    "core/nemesis/io_shim/__init__.py": "makes a page that must not exist, and maps it",
+    "extensions/faults/io_shim/__init__.py": "makes a page that must not exist, and maps it",
     "intercept/files.py": "replaces the test's own open",
     "core/slots/rank_log.py": "shortens the logs of its own run in place",
     "core/standard_streams.py": "opens the null device",

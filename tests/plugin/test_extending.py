@@ -7,7 +7,7 @@ import pytest
 CONFTEST = """
 import os
 from pytest_multihost.core.backends import Backend
-from pytest_multihost.core.nemesis import FaultKind, seconds
+from pytest_multihost.faults.kind import FaultKind, seconds
 
 def start(spec):
     assert spec.rank < spec.world.size

@@ -273,7 +273,7 @@ def test_faults_of_the_command_line_and_of_a_conftest_file(run_worlds, pytester)
     pytester.makeconftest(
         """
         import os
-        from pytest_multihost.core.nemesis import FaultKind, text
+        from pytest_multihost.faults.kind import FaultKind, text
 
         def perform(strike):
             os.environ["STRUCK"] = strike.fault.params["word"]

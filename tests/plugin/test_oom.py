@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.faults.kind import kinds_by_name
 
-PRESSURE = kinds_by_name([BUILT_IN_KINDS])["memory_pressure"]
+PRESSURE = kinds_by_name(new_plugin_manager().hook.pytest_multihost_faults())["memory_pressure"]
 LACKING = PRESSURE.lacking(faults.memory_pressure(rank=0, oom_kill=True))
 
 

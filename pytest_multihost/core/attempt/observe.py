@@ -21,13 +21,15 @@ from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.setting_values import Early
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Dump
-from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import (
     BUILT_IN_SERVICES,
+    MachinePart,
     Opening,
     ServiceKind,
+    machine_parts,
     open_services,
+    with_needed,
 )
 from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.core.watch.kernel import HarnessProcesses
@@ -71,6 +73,8 @@ class WatchedWorld:
                 first.
         """
         make_shared_directories(scratch)
+        offered = tuple(kind for group in kinds for kind in group)
+        spec = with_needed(spec, offered)
         harness = harness_processes(directory, scratch, others)
         if spec.is_sealed:
             private = (str(scratch),)
@@ -81,7 +85,6 @@ class WatchedWorld:
             early=early,
             patience_s=spec.patience_s,
         )
-        offered = tuple(kind for group in kinds for kind in group)
         return cls(
             spec=spec, directory=directory, scratch=scratch, watchdog=watchdog, kinds=offered
         )
@@ -96,7 +99,7 @@ class WatchedWorld:
         on_hang: Callable[[Sequence[RankFacts]], None] | None = None,
         patience_s: float | None = None,
     ) -> WorldResult:
-        """Run the world to its end, and clean up after its faults.
+        """Run the world to its end, and clean up after its services.
 
         `engine.Surroundings` describes the arguments.
         """
@@ -107,12 +110,13 @@ class WatchedWorld:
             primary_leaves_last=primary_leaves_last,
         )
         services = open_services(self.kinds, opening)
+        parts = machine_parts(self.spec, self.scratch)
         observer = self.watchdog.observer
         observer.time = next((e.time for e in services if e.time is not None), observer.time)
         guard = MemoryGuard()
         surroundings = Surroundings(
             launcher=launcher,
-            dumper=partial(_dump_healed, self.scratch),
+            dumper=partial(_dump, parts),
             now=observer.time.now,
             directory=self.directory,
             scratch=self.scratch,
@@ -131,7 +135,7 @@ class WatchedWorld:
         finally:
             for each in services:
                 each.close()
-        result = result.with_events(clean_up_faults(result.history, self.scratch))
+        result = result.with_events([e for part in parts for e in part.clean_up(result.history)])
         shutil.rmtree(sockets_directory(self.scratch), ignore_errors=True)  # even if it is kept
         return result
 
@@ -163,15 +167,16 @@ def _show_to_watchdog(watchdog: Watchdog, world: RunningWorld) -> None:
     observer.remote = found.remote
 
 
-def _dump_healed(
-    scratch: Path,
+def _dump(
+    parts: Sequence[MachinePart],
     world: RunningWorld,
     ranks: Sequence[int],
     directory: Path,
     last: Sequence[RankSnapshot],
 ) -> tuple[Dump, ...]:
-    """Take stacks, after ending faults of slow I/O, which would also slow down the dumps."""
-    heal_files(scratch, ranks)
+    """Take stacks, after the services have ended what would slow down the dumps."""
+    for each in parts:
+        each.before_stacks(ranks)
     return dump_stacks(world, ranks, directory, last)
 
 

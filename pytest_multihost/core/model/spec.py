@@ -97,6 +97,8 @@ class ServicePart:
         server: Path of a function that returns its part in the server, a `ServerPart`; may be
             empty.
         rank: Path of a function that returns its part in a rank, a `RankPart`; may be empty.
+        machine: Path of a function that returns its part on each machine with ranks, a
+            `MachinePart`; may be empty.
         keeps_timeouts: Whether runtimes keep their own timeouts, because the test is to meet them.
         one_machine: If all ranks must be on one machine: the setting that asks for the service, as
             in "clock='jump'", and the one to use instead.
@@ -106,6 +108,7 @@ class ServicePart:
     omits_defaults: ClassVar = True
     server: str = ""
     rank: str = ""
+    machine: str = ""
     settings: JsonObject = field(default_factory=dict)
     keeps_timeouts: bool = False
     one_machine: tuple[str, ...] = ()

@@ -27,7 +27,6 @@ from pytest_multihost.core.launch.server import (
 )
 from pytest_multihost.core.model.fault import Fault, FaultFacts
 from pytest_multihost.core.model.stack import is_library
-from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.option import LAUNCH, Settings
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
@@ -44,14 +43,12 @@ class LaunchRequirements:
     Attributes:
         env: Variables that must be set before the ranks' interpreter starts.
         has_fresh_interpreters: Whether each rank must be an interpreter of its own.
-        has_preloaded_shim: Whether the I/O shim must be preloaded, which needs an exec.
-        demanding: The kinds of faults that require an interpreter or the shim, for messages.
+        demanding: The kinds of faults that require an interpreter, for messages.
         preloads: Libraries of services that must be preloaded, which also needs an exec.
     """
 
     env: tuple[tuple[str, str], ...] = ()
     has_fresh_interpreters: bool = False
-    has_preloaded_shim: bool = False
     demanding: tuple[str, ...] = field(default=(), compare=False, repr=False)
     preloads: tuple[Preload, ...] = ()
 
@@ -59,10 +56,7 @@ class LaunchRequirements:
     def variables(self) -> dict[str, str]:
         """The environment variables to set, including those that preload libraries."""
         own = dict(self.env)
-        libraries = [
-            find_library() if self.has_preloaded_shim else None,
-            *(each.library.find() for each in self.preloads),
-        ]
+        libraries = [each.library.find() for each in self.preloads]
         return {**own, **preload_variables({**os.environ, **own}, libraries)}
 
     @property
@@ -78,25 +72,26 @@ def launch_requirements(
     facts: Mapping[str, FaultFacts],
     launch: str,
     *,
-    preloads: tuple[Preload, ...] = (),
+    preloads: Sequence[Preload] = (),
 ) -> LaunchRequirements:
     """Return a test's requirements.
 
     Args:
         facts: The facts of the test's faults, by kind.
-        launch: The `launch` setting. With "fork" the shim cannot be preloaded, and slow I/O affects
-            only reads in Python.
+        launch: The `launch` setting. With "fork" nothing can be preloaded, and what needs an
+            optional library does with less.
     """
     fresh = [kind for kind, each in facts.items() if each.needs_fresh_interpreters]
-    shimmed = [kind for kind, each in facts.items() if each.needs_shim]
-    if launch == "fork" or (shimmed and find_library() is None):
-        shimmed = []
+    usable = [
+        each
+        for each in preloads
+        if not each.is_optional or (launch != "fork" and each.library.find() is not None)
+    ]
     return LaunchRequirements(
         env=tuple(sorted(env.items())),
         has_fresh_interpreters=bool(fresh),
-        has_preloaded_shim=bool(shimmed),
-        demanding=(*fresh, *(each for each in shimmed if each not in fresh)),
-        preloads=preloads,
+        demanding=tuple(fresh),
+        preloads=tuple(usable),
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
 from pytest_multihost.core.blame.own_failures import has_xfailed, own_failures
+from pytest_multihost.core.fault_planner import FaultPlanner, PlannedFaults, offered_planner
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault
@@ -24,7 +25,6 @@ from pytest_multihost.core.model.replay import Replay, checksum, read_token
 from pytest_multihost.core.model.role import RoleSpec, place_roles, ranks_of
 from pytest_multihost.core.model.spec import Host, WorldSpec, common_facts
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
-from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.option import (
     BACKENDS,
     HOSTS,
@@ -54,7 +54,9 @@ from pytest_multihost.core.services import (
     ServiceKind,
     asked_for,
     order_part,
+    preloads_of,
     services_of_world,
+    with_needed,
 )
 
 MAX_NODEID = 30_000
@@ -235,13 +237,10 @@ def _plan_item(
     is_sealed = bool(roles) and not marked.has_own_hosts
     if is_sealed:
         hosts = Hosts.sealed(offered_host_kinds(item.config.hook), size)
-    seed, faults, found = fault_options.resolve(nodeid, marked, hosts.of(size), roles, size=size)
+    seed, planned = fault_options.resolve(nodeid, marked, hosts.of(size), roles, size=size)
     services = fault_options.services(nodeid, marked)
-    preloads = tuple(each.preload for each in services if each.preload is not None)
-    launch = settings.get(LAUNCH)
-    facts = {each.kind: fault_options.kinds[each.kind].facts for each in faults}
-    problems += [*found, *launch_problems(marked.env, faults, facts, launch)]
-    problems += [why for each in preloads for why in each.problems(launch)]
+    launch, facts = settings.get(LAUNCH), planned.facts
+    problems += [*planned.problems, *launch_problems(marked.env, planned.faults, facts, launch)]
     devices, found = _local_devices(marked, backend)
     problems += found
     world = WorldSpec(
@@ -257,7 +256,7 @@ def _plan_item(
         else settings.sources.get(TIMEOUT.name, "the default"),
         startup_timeout_s=marked.get(STARTUP_TIMEOUT),
         seed=seed,
-        faults=faults,
+        faults=planned.faults,
         fault_facts=facts,
         imports_named=fault_options.imports_named(nodeid, marked),
         hosts=hosts.of(size),
@@ -267,6 +266,10 @@ def _plan_item(
         options=_replayed_options(settings, marked.settings),
         roles=roles,
     )
+    offered_services = [each for group in fault_options.service_kinds for each in group]
+    world = with_needed(world, offered_services)
+    preloads = preloads_of(world, offered_services)
+    problems += [why for each in preloads for why in each.problems(launch)]
     return Plan(
         world=world,
         backend=backend,
@@ -314,14 +317,14 @@ class FaultOptions:
     """The command line's options about faults.
 
     Attributes:
-        kinds: The kinds of faults that exist, by name.
+        planner: Reads and checks faults.
         everywhere: Faults for every multihost test, from --multihost-fault.
         seed: The seed of every world, from --multihost-seed.
         replay: The world to repeat, from the token of --multihost-replay.
         service_kinds: The kinds of services that each plugin offers.
     """
 
-    kinds: Mapping[str, FaultKind]
+    planner: FaultPlanner
     everywhere: tuple[Fault, ...] = ()
     seed: int | None = None
     replay: Replay | None = None
@@ -335,8 +338,8 @@ class FaultOptions:
         roles: tuple[RoleSpec, ...],
         *,
         size: int,
-    ) -> tuple[int, tuple[Fault, ...], list[str]]:
-        """Return a test's seed, its faults with resolved rank numbers, and every problem with them.
+    ) -> tuple[int, PlannedFaults]:
+        """Return a test's seed, and its faults with every problem.
 
         Unless an option sets the seed, it depends only on the node id.
         """
@@ -345,21 +348,15 @@ class FaultOptions:
             if size != self.replay.size:
                 replayed = self.replay.size
                 why = f"has {size} ranks now, and the token repeats a world of {replayed}"
-                return seed, (), [f"{why}. Leave out --ranks, or set the marker back."]
+                problem = f"{why}. Leave out --ranks, or set the marker back."
+                return seed, PlannedFaults(problems=[problem])
         else:
             seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
             faults = (*marked.faults, *self.everywhere)
-        resolved, problems = resolve_faults(
-            faults,
-            size=size,
-            seed=seed,
-            hosts=hosts,
-            kinds=self.kinds,
-            roles=roles,
-        )
+        planned = self.planner.plan(faults, size=size, seed=seed, hosts=hosts, roles=roles)
         is_of_command_line = bool(self.everywhere) and not marked.faults
         origin = "(--multihost-fault)" if is_of_command_line else "faults:"
-        return seed, resolved, [f"{origin} {each}" for each in problems]
+        return seed, replace(planned, problems=[f"{origin} {each}" for each in planned.problems])
 
     def imports_named(self, nodeid: str, marked: MarkerSettings) -> bool:
         """Return whether all modules that a test's faults name are named by the user's own faults.
@@ -389,19 +386,18 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
         pytest.UsageError: An option cannot be read.
     """
     problems: list[str] = []
-    everywhere = []
+    everywhere, planner = [], offered_planner(config.hook)
     for text in config.getoption("multihost_fault") or ():
         try:
-            everywhere.append(parse_fault(text))
+            everywhere.append(planner.parse(text))
         except SettingError as error:
             problems.append(f"--multihost-fault: {error}")
     if problems:
         raise usage_error("\n".join(problems))
     text = config.getoption("multihost_replay")
     replay = read_token(text) if text else None
-    kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     seed, services = config.getoption("multihost_seed"), config.hook.pytest_multihost_services()
-    return FaultOptions(kinds, tuple(everywhere), seed, replay, services)
+    return FaultOptions(planner, tuple(everywhere), seed, replay, services)
 
 
 # The marker `multihost_expect`: such a test passes only if its world hangs as described.

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.backends import find_backend, named_backend, offered_backends
+from pytest_multihost.core.fault_planner import FaultPlanner, offered_planner
 from pytest_multihost.core.files import REMEDY
 from pytest_multihost.core.launch import Launcher
 from pytest_multihost.core.launch.capacity import look
@@ -32,7 +33,6 @@ from pytest_multihost.core.model.errors import LaunchError, SettingError, Unsoun
 from pytest_multihost.core.model.event import Done, Interrupted
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Debugger, WorldSpec
-from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.option import ACCESS, ARTIFACTS, RANKS
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt
@@ -163,10 +163,10 @@ def _open_run(
     offered = {each.name: each for each in reversed(offered_backends(config.hook))}
     backends |= {name: offered[name] for name in confirming & offered.keys()}
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
-    kinds = kinds_by_name(config.hook.pytest_multihost_faults())
+    planner = offered_planner(config.hook)
     accepted = read_acceptances(config.rootpath, tally.settings)
     debugger = find_debugger(config) if others is None else None
-    run = Run(config, tally, plans, kinds, launchers, folder, accepted, debugger, others)
+    run = Run(config, tally, plans, planner, launchers, folder, accepted, debugger, others)
     config.stash[RUN] = run
     config.pluginmanager.register(run, "multihost_run")  # before the servers, because it ends them
     try:
@@ -233,7 +233,7 @@ class Run:
 
     Attributes:
         plans: The plan of each multihost item, by its node id.
-        kinds: The kinds of faults, by name.
+        planner: Reads and checks faults.
         accepted: The weaknesses that the project accepts, with reasons.
         debugger: How ranks stop in the debugger; None: they cannot.
         others: The machines that start the ranks; None: this one does.
@@ -242,7 +242,7 @@ class Run:
     config: pytest.Config
     tally: Tally
     plans: Mapping[str, Plan]
-    kinds: Mapping[str, FaultKind]
+    planner: FaultPlanner
     launchers: Launchers
     folder: RunFolder
     accepted: Sequence[Acceptance] = ()
@@ -351,7 +351,7 @@ class Run:
         Without the rights for the host that roles have by default, they are on this machine.
         """
         for fault in plan.world.faults:
-            if reason := self.kinds[fault.kind].lacking(fault):
+            if reason := self.planner.lacking(fault):
                 skip_item(reason)
         if not (reason := self.launchers.host_problem(plan.hosts, plan.requirements)):
             return plan

@@ -43,7 +43,6 @@ from pytest_multihost.core.model.event import (
     now,
 )
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.nemesis import kinds_by_name
 from pytest_multihost.core.pytest_private import (
     Xfail,
     check_interactive_exception,
@@ -65,15 +64,16 @@ from pytest_multihost.core.pytest_private import (
 )
 from pytest_multihost.core.rank.debugger import RankDebugger
 from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
-from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.program_child import run_in_child
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.role_order import start_in_order
 from pytest_multihost.core.rank.role_program import program_of, run_program
 from pytest_multihost.core.rank.services import (
+    RankTest,
     begin_test,
     end_test,
+    leave_body,
     leave_to_services_after_failure,
     park_services,
     stated_by_services,
@@ -108,7 +108,7 @@ class RankPlugin:
     """The hooks of a rank, registered in the server before it forks ranks."""
 
     _link: ControllerLink
-    _points: Points
+    _test: RankTest
     _debugger: RankDebugger
     _spec: RankSpec
 
@@ -121,12 +121,12 @@ class RankPlugin:
     def enter(
         self,
         link: ControllerLink,
-        points: Points,
+        test: RankTest,
         debugger: RankDebugger,
         spec: RankSpec,
     ) -> None:
-        """Use the connection, the points, the debugger and the spec of this rank from now on."""
-        self._link, self._points, self._debugger = link, points, debugger
+        """Use the connection, the test, the debugger and the spec of this rank from now on."""
+        self._link, self._test, self._debugger = link, test, debugger
         self._spec = spec
 
     @pytest.hookimpl(tryfirst=True)
@@ -160,23 +160,22 @@ class RankPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Send the phase, wait for the roles after which this one starts, and start the faults.
+        """Send the phase, wait for the roles after which this one starts, and start the services.
 
-        These wrap the functions that they need before any fixture runs.
+        Faults wrap the functions that they need before any fixture runs.
         """
         self._link.send(PhaseEntered("setup", _mark(xfail_before_setup(item))))
         start_in_order(self._spec, self._link)
         try:
-            start_faults(self._points, [getattr(item, "module", None)])
+            begin_test(replace(self._test, modules=(getattr(item, "module", None),)))
         except SettingError as error:
             if error.__cause__ is not None:  # the user's module raised: its frames say where
                 raise
             pytest.fail(str(error), pytrace=False)
-        begin_test()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None]:
-        """Send the phase; end the faults with the test's body."""
+        """Send the phase; end with the test's body what disturbs it."""
         self._link.send(PhaseEntered("call"))
         self._is_in_body = True
         try:
@@ -185,13 +184,13 @@ class RankPlugin:
             for each in stated_by_services():
                 self._link.send(each)
         finally:
-            self._points.heal()
+            leave_body()
             self._is_in_body = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self) -> None:
         """Wait until all test bodies are over; everything that this one holds stays open."""
-        self._points.heal()  # even if the setup failed
+        leave_body()  # even if the setup failed
         if self._has_failed:
             leave_to_services_after_failure()
         self._link.send(Parked())
@@ -370,14 +369,14 @@ def run_test_and_exit(
         ready_s = now()
         link.send(Ready())
         link.await_gate("go")
-        found = item.config.hook.pytest_multihost_faults() if spec.world.faults else ()
-        kinds, recorder = kinds_by_name(found), current_recorder()
-        performed = link.await_performed
-        points = bind_faults(
-            spec, kinds, recorder, link.send, performed, root=root, ready_s=ready_s
+        test = RankTest(
+            send=link.send,
+            await_performed=link.await_performed,
+            hook=item.config.hook,
+            root=root,
+            ready_s=ready_s,
         )
-        debugger = RankDebugger(spec, channel)
-        plugin.enter(link, points, debugger, spec)
+        plugin.enter(link, test, RankDebugger(spec, channel), spec)
         if spec.world.debugger is not None and spec.world.debugger.is_tracing:
             register_tracing(item.config)
         # Calling the test function is not enough: hooks in pytest's own protocol make assertion

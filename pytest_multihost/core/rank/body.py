@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,12 +19,16 @@ from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.model.stack import is_library
-from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
-from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.role_order import start_in_order
-from pytest_multihost.core.rank.services import begin_test, end_test, park_services
+from pytest_multihost.core.rank.services import (
+    RankTest,
+    begin_test,
+    end_test,
+    leave_body,
+    park_services,
+)
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
     leave,
@@ -51,7 +55,7 @@ def run_body(
     clear_exit_handlers()
     own_handlers = note_exit_handlers(lambda file: not is_library(file))
     with sending_errors(channel, root=root):
-        points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
+        _begin(spec, link, backend, hook, root)
     try:
         kept = body()
     except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
@@ -59,7 +63,7 @@ def run_body(
     else:
         if channel.is_ours:
             end_test()
-            _end(link, points, runs_more=bool(own_handlers))
+            _end(link, runs_more=bool(own_handlers))
         del kept
 
 
@@ -67,28 +71,24 @@ def _begin(
     spec: RankSpec,
     link: ControllerLink,
     backend: Backend,
-    kinds: Mapping[str, FaultKind],
+    hook: pluggy.HookRelay,
     root: str,
-) -> Points:
-    """Wait until all ranks are ready, start this rank's faults, and return its points."""
+) -> None:
+    """Wait until all ranks are ready, and start the services' parts in this rank."""
     set_world(World(spec, backend, link.channel, current_recorder()))
     ready_s = now()
     link.send(Ready())
     link.await_gate("go")
-    points = bind_faults(
-        spec,
-        kinds,
-        current_recorder(),
-        link.send,
-        link.await_performed,
+    test = RankTest(
+        send=link.send,
+        await_performed=link.await_performed,
+        hook=hook,
         root=root,
         ready_s=ready_s,
     )
-    begin_test()
     link.send(PhaseEntered("call"))
     start_in_order(spec, link)
-    start_faults(points)
-    return points
+    begin_test(test)
 
 
 def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
@@ -104,13 +104,13 @@ def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
     send_interrupted(channel, error, root=root)
 
 
-def _end(link: ControllerLink, points: Points, *, runs_more: bool) -> NoReturn:
+def _end(link: ControllerLink, *, runs_more: bool) -> NoReturn:
     """Wait until the scripts of all ranks are over, and leave.
 
     Args:
         runs_more: Whether the script has registered functions of its own with `atexit`.
     """
-    points.heal()
+    leave_body()
     link.send(Parked(runs_more=runs_more))
     park_services()
     link.await_gate("teardown")

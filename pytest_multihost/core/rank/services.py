@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import pluggy
+
 from pytest_multihost.core.import_path import import_path
-from pytest_multihost.core.model.event import ValueStated, now
+from pytest_multihost.core.model.event import RankEventBody, ValueStated, now
 from pytest_multihost.core.model.spec import RankSpec
 
 
@@ -47,21 +49,57 @@ class WorldClock:
         return self._ahead_s()
 
 
+Send = Callable[[RankEventBody], None]
+"""Sends an event to the controller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTest:
+    """The test or script that a rank is about to run.
+
+    Attributes:
+        send: Sends an event to the controller.
+        await_performed: Waits until a fault, given by its number in the world, has been performed
+            outside the rank; returns an error message, or "".
+        hook: The hooks of all plugins.
+        root: The directory that frames are shown relative to.
+        ready_s: When the rank was ready for the test, in monotonic seconds.
+        modules: Modules of the test that are not in `sys.modules`.
+    """
+
+    send: Send
+    await_performed: Callable[[int], str]
+    hook: pluggy.HookRelay
+    root: str
+    ready_s: float
+    modules: tuple[object, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPart:
     """The part of a service in a rank.
 
     Attributes:
         clock: The world's clock, if the service changes it.
+        delay: Called before the rank starts its backend, with what sends events.
+        start: Called before the first fixture of a test is set up, and before any part's `begin`.
+            A SettingError that it raises fails the test.
+        sync_point: Called when the test passes a sync point, with its name.
+        over: Called when the test's body is over, however it has ended, and again before the rank
+            reports that.
         state: Returns values that all ranks are to have at the end of the test's body.
         after_failure: Called once the test has failed in this rank, after the report and before
             any teardown. It may end the process.
-        begin: Called before the first fixture of a test is set up, after the faults are bound.
+        begin: Called before the first fixture of a test is set up.
         end: Called when the test's body has returned.
         parked: Called after the rank has reported to the controller that the test's body is over.
     """
 
     clock: WorldClock | None = None
+    delay: Callable[[Send], None] | None = None
+    start: Callable[[RankTest], None] | None = None
+    sync_point: Callable[[str], None] | None = None
+    over: Callable[[], None] | None = None
     state: Callable[[], Iterable[ValueStated]] | None = None
     after_failure: Callable[[], None] | None = None
     begin: Callable[[], None] | None = None
@@ -93,11 +131,24 @@ def current_clock() -> WorldClock:
     return next((each.clock for each in _parts if each.clock is not None), WorldClock())
 
 
-def begin_test() -> None:
+def delay_backend(send: Send) -> None:
+    """Let the services' parts in this rank act before its backend starts."""
+    for part in _parts:
+        if part.delay is not None:
+            part.delay(send)
+
+
+def begin_test(test: RankTest) -> None:
     """Let the services' parts in this rank know that its test begins.
 
-    A part that cannot do its work is no failure of the test.
+    A part whose `begin` cannot do its work is no failure of the test.
+
+    Raises:
+        SettingError: The world asks for something of a service that this rank cannot have.
     """
+    for part in _parts:
+        if part.start is not None:
+            part.start(test)
     for part in _parts:
         if part.begin is not None:
             with contextlib.suppress(Exception):
@@ -110,6 +161,21 @@ def end_test() -> None:
         if part.end is not None:
             with contextlib.suppress(Exception):
                 part.end()
+
+
+def pass_sync_point(name: str) -> None:
+    """Let the services' parts in this rank act at a sync point of the test."""
+    __tracebackhide__ = True
+    for part in _parts:
+        if part.sync_point is not None:
+            part.sync_point(name)
+
+
+def leave_body() -> None:
+    """Let the services' parts in this rank know that the test's body is over; may be repeated."""
+    for part in _parts:
+        if part.over is not None:
+            part.over()
 
 
 def park_services() -> None:

@@ -25,10 +25,9 @@ from pytest_multihost.core.model.messages import FaultPerformed, Release
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.after_fork import reset_after_fork
 from pytest_multihost.core.rank.neighbours import save_coverage, stop_tqdm_monitor
-from pytest_multihost.core.rank.points import delay_start
 from pytest_multihost.core.rank.raised_errors import clear_frames, format_exception, raised_error
 from pytest_multihost.core.rank.recorder import start_recording
-from pytest_multihost.core.rank.services import join_services
+from pytest_multihost.core.rank.services import delay_backend, join_services
 
 _RESERVE = [bytearray(4 << 20)]
 """Address space that is freed to describe an error after the memory has been used up.
@@ -81,7 +80,7 @@ def start_rank(spec: RankSpec, channel: Channel, *, keeps_input: bool = False) -
 def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
     """Start the backend; if that fails, send the error and leave."""
     with sending_errors(channel):
-        delay_start(spec, ControllerLink(channel).send)
+        delay_backend(ControllerLink(channel).send)
         if spec.role is not None:
             Path(spec.in_role.scratch).mkdir(exist_ok=True)
         backend.start(spec.in_role)

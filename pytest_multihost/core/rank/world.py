@@ -36,9 +36,8 @@ from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.debugger import NoTerminalError
 from pytest_multihost.core.rank.digest import digest, short_text
-from pytest_multihost.core.rank.points import pass_point
 from pytest_multihost.core.rank.recorder import Recorder
-from pytest_multihost.core.rank.services import WorldClock, current_clock
+from pytest_multihost.core.rank.services import WorldClock, current_clock, pass_sync_point
 
 T = TypeVar("T")
 
@@ -228,7 +227,7 @@ class World:
     def sync_point(self, name: str) -> None:
         """Pass a named point of the test, recorded in its history; does not wait."""
         self._channel.send(event_header(SyncPointPassed(str(name)), now()))
-        pass_point("sync_point", name)
+        pass_sync_point(name)
 
     def same(self, name: str, value: object) -> None:
         """State a value that all ranks are to have; does not wait, and sends only its digest.

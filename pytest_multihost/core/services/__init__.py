@@ -1,12 +1,12 @@
 """Services: participants of a running world that are not ranks.
 
-`service` defines what a service is and can do. Three are built in: `held_ranks` releases ranks that
-a fault holds, `role_order` starts roles after others, and `debugger` lends the terminal to one rank
-at a time.
+`service` defines what a service is and can do, `machine_part` its part on each machine. Two are
+built in: `role_order` starts roles after others, and `debugger` lends the terminal to one rank at a
+time.
 """
 
 from pytest_multihost.core.services.debugger import debugger_service
-from pytest_multihost.core.services.held_ranks import HELD_RANKS
+from pytest_multihost.core.services.machine_part import MachinePart, machine_parts
 from pytest_multihost.core.services.role_order import ROLE_ORDER, order_part
 from pytest_multihost.core.services.service import (
     Action,
@@ -17,14 +17,17 @@ from pytest_multihost.core.services.service import (
     Turn,
     asked_for,
     open_services,
+    preloads_of,
     services_of_world,
+    with_needed,
 )
 
-BUILT_IN_SERVICES = (HELD_RANKS, ROLE_ORDER)
+BUILT_IN_SERVICES = (ROLE_ORDER,)
 
 __all__ = [
     "BUILT_IN_SERVICES",
     "Action",
+    "MachinePart",
     "Opening",
     "Preload",
     "Service",
@@ -32,7 +35,10 @@ __all__ = [
     "Turn",
     "asked_for",
     "debugger_service",
+    "machine_parts",
     "open_services",
     "order_part",
+    "preloads_of",
     "services_of_world",
+    "with_needed",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,11 +129,13 @@ class Preload:
     Attributes:
         setting: The setting that needs it, such as "clock='jump'".
         instead: The setting that does without it, such as "clock='real'".
+        is_optional: Whether the setting does with less where the library cannot be loaded.
     """
 
     library: PreloadedLibrary
     setting: str
-    instead: str
+    instead: str = ""
+    is_optional: bool = False
 
     def require(self) -> None:
         """Check that this machine has the library.
@@ -141,7 +143,7 @@ class Preload:
         Raises:
             LaunchError: The library is not available.
         """
-        if why := self.library.why_missing():
+        if not self.is_optional and (why := self.library.why_missing()):
             raise LaunchError(
                 f"{self.setting} needs a library that is not available here",
                 seen=f"{why[:1].upper()}{why[1:]}.",
@@ -150,7 +152,7 @@ class Preload:
 
     def problems(self, launch: str) -> list[str]:
         """Return why a launch mode such as "fork" cannot load it; empty if it can."""
-        if launch != "fork":
+        if launch != "fork" or self.is_optional:
             return []
         why = (
             "needs a library that is loaded when an interpreter starts, and forked ranks start none"
@@ -185,6 +187,7 @@ class ServiceKind:
         part: Its entry in a world's spec: its code in other processes, and its settings.
         asked_by: The setting and value by which a test requests it, such as ("clock", "jump").
         is_implied: Whether it is opened for every world, without being named in the spec.
+        needed_by: Returns whether a world needs it though nobody asks for it; its spec names it.
     """
 
     name: str
@@ -193,6 +196,7 @@ class ServiceKind:
     preload: Preload | None = None
     asked_by: tuple[str, str] | None = None
     is_implied: bool = False
+    needed_by: Callable[[WorldSpec], bool] = lambda _spec: False
 
 
 def asked_for(
@@ -220,6 +224,25 @@ def services_of_world(
     return {**hosts.services, **backend.services, **requested}
 
 
+def with_needed(spec: WorldSpec, kinds: Iterable[ServiceKind]) -> WorldSpec:
+    """Return the spec of a world with the services that it needs; those stand before the others.
+
+    Args:
+        kinds: The kinds that exist. Of two with the same name the first counts.
+    """
+    known = {each.name: each for each in reversed([*kinds])}
+    needed = {name: each.part for name, each in known.items() if each.needed_by(spec)}
+    if needed.keys() <= spec.services.keys():
+        return spec
+    return replace(spec, services={**needed, **spec.services})
+
+
+def preloads_of(spec: WorldSpec, kinds: Iterable[ServiceKind]) -> tuple[Preload, ...]:
+    """Return the libraries that the services of a world preload into its ranks."""
+    named = {each.name: each.preload for each in kinds if each.name in spec.services}
+    return tuple(each for each in named.values() if each is not None)
+
+
 def open_services(kinds: Collection[ServiceKind], opening: Opening) -> tuple[Service, ...]:
     """Open the services of a world; implied ones come first.
 
@@ -237,6 +260,6 @@ def open_services(kinds: Collection[ServiceKind], opening: Opening) -> tuple[Ser
             seen=f"Offered: {', '.join(sorted(known)) or 'none'}.",
         )
     chosen = [each for each in known.values() if each.is_implied or each.name in needed]
-    chosen.sort(key=lambda each: (not each.is_implied, each.name))
+    chosen.sort(key=lambda each: (not (each.is_implied or each.needed_by(opening.spec)), each.name))
     opened = [each.open(opening) for each in chosen]
     return tuple(each for each in opened if each is not None)

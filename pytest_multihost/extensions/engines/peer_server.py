@@ -53,7 +53,7 @@ from pytest_multihost.core.model.messages import (
     ToPeer,
     WorldEnded,
 )
-from pytest_multihost.core.nemesis import clean_up_faults, heal_files
+from pytest_multihost.core.services import MachinePart, machine_parts
 from pytest_multihost.core.slots import slots_path
 from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel import ProcReader
@@ -100,6 +100,7 @@ class _LocalRanks:
     Attributes:
         logs: The folder for logs and stacks.
         private: The directory above both; None if rank 0 sees the files itself.
+        parts: The parts of the world's services on this machine.
         faults: The events of faults, for the cleanup.
     """
 
@@ -108,6 +109,7 @@ class _LocalRanks:
     scratch: Path
     private: Path | None
     proc: ProcReader
+    parts: tuple[MachinePart, ...]
     faults: list[Event] = field(default_factory=list)
 
 
@@ -210,7 +212,8 @@ class PeerServer:
             case _ if local is None:
                 return Failed("its ranks are lost"), b""
             case RequestDumps(ranks, what):
-                heal_files(local.scratch, ranks)
+                for each in local.parts:
+                    each.before_stacks(ranks)
                 files = request_dump(local.world, ranks, local.logs, what)
                 return DumpsWritten(), pack(files.values())
             case TakeSnapshot(is_deep):
@@ -244,7 +247,8 @@ class PeerServer:
             return Failed(str(error))
         pids = dict(zip(world.ranks, world.forked.pids, strict=True))
         proc = ProcReader(pids, harness_processes(logs, scratch, frozenset()))
-        self._local = _LocalRanks(world, logs, scratch, private, proc)
+        parts = machine_parts(request.spec, scratch)
+        self._local = _LocalRanks(world, logs, scratch, private, proc, parts)
         return world.forked
 
     def _end(self, local: _LocalRanks, grace_s: float) -> Answer:
@@ -256,7 +260,8 @@ class PeerServer:
         if local.private is None:
             self._send_events(ending.events)
             return WorldEnded(ending.leftovers), b""
-        self._send_events((*clean_up_faults(local.faults, local.scratch), *ending.events))
+        unseen = [event for each in local.parts for event in each.clean_up(local.faults)]
+        self._send_events((*unseen, *ending.events))
         payload = pack(sorted(local.logs.glob("rank-*")))
         shutil.rmtree(local.private, ignore_errors=True)
         return WorldEnded(ending.leftovers), payload

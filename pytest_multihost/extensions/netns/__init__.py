@@ -16,8 +16,8 @@ from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from pytest_multihost.core.host_kind import HostKind
-    from pytest_multihost.core.nemesis import FaultKind
     from pytest_multihost.core.services import ServiceKind
+    from pytest_multihost.faults.kind import FaultKind
 
 
 @hookimpl

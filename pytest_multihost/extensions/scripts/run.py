@@ -21,6 +21,7 @@ from pytest_multihost.core.backends import Backend, find_backend, offered_backen
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.world_page import page_of
+from pytest_multihost.core.fault_planner import offered_planner
 from pytest_multihost.core.files import artifacts_access
 from pytest_multihost.core.forgotten import forget_secret
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
@@ -43,8 +44,6 @@ from pytest_multihost.core.model.setting_values import (
 )
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
-from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.option import BACKENDS, HORIZON, PATIENCE, TIMEOUT, Settings
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.preload import preload_variables
@@ -62,7 +61,14 @@ from pytest_multihost.core.report.artifacts import (
 from pytest_multihost.core.report.html import PAGE_NAME
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
-from pytest_multihost.core.services import ServiceKind, asked_for, order_part, services_of_world
+from pytest_multihost.core.services import (
+    ServiceKind,
+    asked_for,
+    order_part,
+    preloads_of,
+    services_of_world,
+    with_needed,
+)
 from pytest_multihost.extensions.scripts.program import Program
 from pytest_multihost.extensions.scripts.role_programs import RoleProgram, roles_of
 from pytest_multihost.extensions.scripts.screen import Screen
@@ -310,10 +316,7 @@ class _Command:
         """
         own = own_variables(keeps_proxies=spec.keeps_proxies)
         variables = {**own, **thread_variables(own)}
-        libraries = [
-            find_library() if any(each.needs_shim for each in spec.fault_facts.values()) else None,
-            *(each.preload.library.find() for each in _services(spec, self.hook) if each.preload),
-        ]
+        libraries = [each.library.find() for each in preloads_of(spec, _services(self.hook))]
         variables |= preload_variables(variables, libraries)
         source = self.options.plugin_source
         run = ScriptRun(
@@ -366,8 +369,10 @@ def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
     """Return whether this package's own plugins offer the backend and the faults of a world."""
     own = new_plugin_manager().hook
     backend = find_backend(spec.backend, offered_backends(hook))
-    kinds = kinds_by_name(hook.pytest_multihost_faults())
-    own_kinds = kinds_by_name(own.pytest_multihost_faults())
+    kinds, own_kinds = (
+        {kind.name: kind for group in reversed(each.pytest_multihost_faults()) for kind in group}
+        for each in (hook, own)
+    )
     return backend in offered_backends(own) and all(
         kinds[each.kind] == own_kinds.get(each.kind) for each in spec.faults
     )
@@ -464,7 +469,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         if each.preload is not None:
             each.preload.require()
     name, roles = options.title, roles_of(options.roles, options.backend)
-    seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
+    seed, planner = checksum(name) % 1_000_000, offered_planner(hook)
     backend = find_backend(options.backend, offered_backends(hook))
     if backend.package is not None and any(each.has_children for each in roles):
         raise SettingError(
@@ -472,14 +477,13 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
             f" process group of the backend {backend.name}",
             remedy="Leave out --backend; the program may make a group.",
         )
-    asked = [parse_fault(each) for each in options.faults]
-    faults, problems = resolve_faults(
-        asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds, roles=roles
-    )
-    problems += [why for each in faults if (why := kinds[each.kind].lacking(each))]
+    asked = [planner.parse(each) for each in options.faults]
+    planned = planner.plan(asked, size=size, seed=seed, hosts=hosts.of(size), roles=roles)
+    problems = list(planned.problems)
+    problems += [why for each in planned.faults if (why := planner.lacking(each))]
     if problems:
         raise SettingError("; ".join(f"--fault: {each}" for each in problems))
-    return WorldSpec(
+    spec = WorldSpec(
         nodeid=name,
         attempt=1,
         size=size,
@@ -489,8 +493,8 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         timeout_s=options.settings.get(TIMEOUT),
         startup_timeout_s=_STARTUP_TIMEOUT_S,
         seed=seed,
-        faults=faults,
-        fault_facts={each.kind: kinds[each.kind].facts for each in faults},
+        faults=planned.faults,
+        fault_facts=planned.facts,
         hosts=hosts.of(size),
         services={**services_of_world(hosts, backend, services), **order_part(roles)},
         recorders=offered_recorders(hook),
@@ -502,12 +506,12 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
             replace(each, primary_leaves_last=backend.primary_leaves_last) for each in roles
         ),
     )
+    return with_needed(spec, _services(hook))
 
 
-def _services(spec: WorldSpec, hook: pluggy.HookRelay) -> list[ServiceKind]:
-    """Return the kinds of the services that a world names."""
-    groups = hook.pytest_multihost_services()
-    return [each for group in groups for each in group if each.name in spec.services]
+def _services(hook: pluggy.HookRelay) -> list[ServiceKind]:
+    """Return the kinds of services that plugins offer."""
+    return [each for group in hook.pytest_multihost_services() for each in group]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ modules, in this order; all their functions are pure:
   new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
-  `mend_command` prints them.
+  `mend_command` prints them. `own_kinds` returns the kinds of faults with their sentences.
 
 `local_decisions` finds the decisions that each rank takes from what it alone sees.
 `remains` reads what a world has left behind that its events do not tell: `order` finds collectives

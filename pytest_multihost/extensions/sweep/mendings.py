@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS
+from pytest_multihost.extensions.sweep.own_kinds import own_kinds
 from pytest_multihost.extensions.sweep.result import DisturbedRun
 
 
@@ -69,8 +69,6 @@ MENDINGS = {
 }
 """All patterns, by their section."""
 
-_BY_KIND = {each.name: MENDINGS[each.mending] for each in BUILT_IN_KINDS if each.mending}
-
 
 def mending_of_kind(run: DisturbedRun) -> Mending:
     """Return the pattern that removes the usual weakness of the run's kind of fault.
@@ -82,4 +80,5 @@ def mending_of_kind(run: DisturbedRun) -> Mending:
         return AGREE_ON_ERRORS
     if run.outcome == "wrong":
         return BROADCAST_DECISIONS
-    return _BY_KIND.get(run.disturbance.fault.kind, BROADCAST_DECISIONS)
+    kind = own_kinds().get(run.disturbance.fault.kind)
+    return MENDINGS[kind.mending] if kind is not None and kind.mending else BROADCAST_DECISIONS

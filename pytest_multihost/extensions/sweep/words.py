@@ -11,9 +11,9 @@ from pytest_multihost.core.model.operation import nth
 from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.extensions.sweep.families import FAMILIES
 from pytest_multihost.extensions.sweep.mendings import Mending, mending_of_kind
+from pytest_multihost.extensions.sweep.own_kinds import own_kinds
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -53,8 +53,6 @@ MEANINGS: Mapping[ShownOutcome, str] = {
 _MAX_ALIKE = 6
 """The maximum of further lines in the report of a weakness."""
 
-_KINDS = kinds_by_name([BUILT_IN_KINDS])
-
 
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 weakness" or "2 weaknesses"."""
@@ -93,7 +91,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
     fault = disturbance.fault
     who = PLAIN.of(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
     who = "the first rank" if fault.is_first else who
-    kind = _KINDS.get(fault.kind)
+    kind = own_kinds().get(fault.kind)
     if kind is None or not kind.sentence:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"

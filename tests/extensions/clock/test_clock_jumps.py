@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from builders import kernel_snapshot
 
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.extensions.clock.jumps import (
     IDLE_ROUNDS,
     Still,
@@ -22,6 +22,7 @@ from pytest_multihost.extensions.clock.jumps import (
 )
 from pytest_multihost.extensions.clock.open_ends import open_ends
 from pytest_multihost.extensions.clock.page import ClockWait
+from pytest_multihost.faults.kind import kinds_by_name
 from pytest_multihost.testing import (
     Descriptor,
     Event,
@@ -146,7 +147,8 @@ def test_a_rank_that_does_not_run_before_the_end_of_its_fault_is_frozen(
     kind: str, params: dict[str, float], frozen: set[int]
 ) -> None:
     """The pause is the one that the kind of fault asks for."""
-    announced = kinds_by_name([BUILT_IN_KINDS])[kind].announce(params, 1.0)
+    kinds = kinds_by_name(new_plugin_manager().hook.pytest_multihost_faults())
+    announced = kinds[kind].announce(params, 1.0)
     assert frozen_ranks([paused(**announced["pause"])]) == frozen
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,11 @@ from builders import kernel_snapshot, operation, stands
 from pytest_multihost import at, faults
 from pytest_multihost.core.blame import Cause, RankState, as_cut, find_causes, severed
 from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.fault_planner import offered_planner
 from pytest_multihost.core.host_kind import Hosts
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, fault_problems, kinds_by_name, parse_fault
 from pytest_multihost.core.proof import Snapshot, blockers
-from pytest_multihost.core.services import Opening, open_services
+from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.core.services import Opening, open_services, with_needed
 from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.extensions.netns.effects import (
     Disturbance,
@@ -32,9 +34,9 @@ from pytest_multihost.extensions.netns.effects import (
     relay_routes,
 )
 from pytest_multihost.extensions.netns.kind_of_hosts import NAME, NETNS
-from pytest_multihost.extensions.netns.kinds import NETWORK_FAULTS, network_problems
+from pytest_multihost.extensions.netns.kinds import network_problems
 from pytest_multihost.extensions.netns.relay import MAX_QUEUE_S, Uplink
-from pytest_multihost.extensions.netns.service import NETWORK_SERVICE
+from pytest_multihost.faults.kind import kinds_by_name
 from pytest_multihost.testing import (
     PLAIN,
     Activity,
@@ -60,7 +62,9 @@ from pytest_multihost.testing import (
 
 pytestmark = pytest.mark.unit
 
-KINDS = kinds_by_name([BUILT_IN_KINDS, NETWORK_FAULTS])
+HOOK = new_plugin_manager().hook
+KINDS = kinds_by_name(HOOK.pytest_multihost_faults())
+PLANNER = offered_planner(HOOK)
 CUT = faults.partition(groups=[[0], [1, 2, 3]])
 
 EXAMPLES = [
@@ -85,6 +89,9 @@ def world(*given: Fault, hosts: str = "netns", size: int = 4) -> WorldSpec:
     return replace(make_spec(size), hosts=hosts_of(hosts, size), faults=given, fault_facts=facts)
 
 
+OF_FOUR: Mapping[str, Any] = {"size": 4, "seed": 0, "hosts": hosts_of("netns"), "roles": ()}
+
+
 # What can be asked for
 
 
@@ -92,9 +99,9 @@ def world(*given: Fault, hosts: str = "netns", size: int = 4) -> WorldSpec:
 def test_a_fault_of_the_network_can_be_pasted_back_and_survives_json(fault: Fault) -> None:
     """Its repr makes an equal one, on the command line too."""
     assert eval(repr(fault), {"faults": faults, "at": at}) == fault  # noqa: S307 - our own text
-    assert parse_fault(repr(fault)) == fault
+    assert PLANNER.parse(repr(fault)) == fault
     assert from_json(Fault, json.loads(json.dumps(to_json(fault)))) == fault
-    assert fault_problems([fault], size=4, kinds=KINDS) == []
+    assert PLANNER.plan([fault], **OF_FOUR).problems == []
 
 
 def test_a_partition_is_made_by_the_first_that_is_named_unless_said_otherwise() -> None:
@@ -120,7 +127,7 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("fault", "problem"), WRONG, ids=lambda each: repr(each)[:60])
 def test_what_is_wrong_is_said_with_what_would_be_right(fault: Fault, problem: str) -> None:
     """All in a sentence that begins with the fault itself."""
-    [found] = fault_problems([fault], size=4, kinds=KINDS)
+    [found] = PLANNER.plan([fault], **OF_FOUR).problems
     assert found.startswith(f"{fault!r}: {problem}")
 
 
@@ -271,6 +278,8 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
     launcher = ScriptedLauncher(clock := ManualClock(100.0), script)
     given = {"hosts": hosts_of("netns", 2), "services": NETNS.services()}
     spec = replace(make_spec(2), faults=(faults.partition(groups=[[0], [1]]),), **given)
+    services = [each for group in HOOK.pytest_multihost_services() for each in group]
+    spec = with_needed(spec, services)
     watchdog = Watchdog(WorldObserver(Path("/nowhere"), 2))
     opening = Opening(spec=spec, scratch=Path("/nowhere"), watchdog=watchdog)
     surroundings = Surroundings(
@@ -279,7 +288,7 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
         now=clock.now,
         directory=Path("/nowhere"),
         scratch=Path("/nowhere"),
-        services=open_services([NETWORK_SERVICE], opening),
+        services=open_services(services, opening),
     )
     result = run_world(spec, surroundings)
     effects = [each.body.effect for each in result.history if isinstance(each.body, FaultChanged)]

@@ -21,7 +21,7 @@ def pytest_multihost_backends():
     return [Backend(name="mesh", start=start, offered_by="this project")]
 """
 LOSE = """
-from pytest_multihost.core.nemesis import FaultKind
+from pytest_multihost.faults.kind import FaultKind
 
 def perform(strike):
     raise OSError("the lease is lost")

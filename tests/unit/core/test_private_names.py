@@ -47,7 +47,7 @@ ELSEWHERE = {
     "extensions/sweep/saved/damage.py": {"_CHECKPOINT_METADATA", "_COMMITTED", "_SUCCESS"},
     # The folder and package of pytest, and the name of a plugin: looked for, not looked into.
     "intercept/targets.py": {"_pytest"},
-    "core/rank/points.py": {"_pytest"},
+    "extensions/faults/points.py": {"_pytest"},
     "core/pytest_plugin/launchers.py": {"_cov"},
     # pytest says that its items have it: the class inherits.
     "core/pytest_plugin/item.py": {"_report_sections"},
@@ -56,7 +56,7 @@ ELSEWHERE = {
     "core/launch/job_spec.py": {"_typeshed"},
     "core/model/json_values.py": {"_typeshed"},
     "core/standard_streams.py": {"_typeshed"},
-    "core/nemesis/io_shim/__init__.py": {"_NamedFuncPointer"},
+    "extensions/faults/io_shim/__init__.py": {"_NamedFuncPointer"},
     # The end of a variable's name.
     "extensions/engines/attach/rendezvous.py": {"_FILE"},
     "core/watch/kernel/elf.py": {"_NamedFuncPointer"},

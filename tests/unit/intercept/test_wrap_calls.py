@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 
-from pytest_multihost.core.nemesis import load_target
 from pytest_multihost.intercept.calls import wrap_calls
+from pytest_multihost.intercept.targets import load_target
 
 
 def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:

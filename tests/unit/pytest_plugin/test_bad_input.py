@@ -15,9 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_multihost import at, faults
+from pytest_multihost.core.fault_planner import offered_planner
 from pytest_multihost.core.host_kind import Hosts
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.option import parse_names, parse_ranks, parse_seconds, parse_seed
+from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.extensions import netns
 from pytest_multihost.testing import (
     MAX_RANKS,
@@ -37,7 +38,7 @@ DRAWN = settings(deadline=None, derandomize=True, database=None)
 """Each run draws the same examples."""
 
 [NETNS] = netns.pytest_multihost_hosts()
-KINDS = kinds_by_name([BUILT_IN_KINDS])
+PLANNER = offered_planner(new_plugin_manager().hook)
 MAX_LINES = 4
 MAX_CHARACTERS = 2000
 
@@ -52,19 +53,20 @@ def check_message(text: str) -> None:
 def check_fault(text: str) -> None:
     """Check that a text is a fault that survives all that is done to it, or an error in words."""
     try:
-        fault = parse_fault(text)
+        fault = PLANNER.parse(text)
     except SettingError as error:
         check_message(str(error))
         return
     for hosts in ((), NETNS.hosts(3, 1)):
-        found, problems = resolve_faults([fault], size=3, seed=7, hosts=hosts, kinds=KINDS)
-        for problem in problems:
+        planned = PLANNER.plan([fault], size=3, seed=7, hosts=hosts, roles=())
+        found = planned.faults
+        for problem in planned.problems:
             check_message(problem)
-        if not problems:
+        if not planned.problems:
             spec = replace(make_spec(3), faults=found)
             assert from_json(WorldSpec, json.loads(json.dumps(to_json(spec)))) == spec
             assert read_token(token(spec)).faults == found
-            assert parse_fault(repr(found[0])) == found[0]
+            assert PLANNER.parse(repr(found[0])) == found[0]
 
 
 LEAVES = st.sampled_from(
@@ -162,7 +164,7 @@ def test_any_text_is_a_fault_or_an_error_in_words(text: str) -> None:
 def test_an_argument_that_is_given_twice_is_refused() -> None:
     """Python's parser alone takes the last one."""
     with pytest.raises(SettingError, match="only once"):
-        parse_fault("kill(rank=0, rank=1)")
+        PLANNER.parse("kill(rank=0, rank=1)")
 
 
 ANY_VALUE: Any = st.recursive(
@@ -200,7 +202,7 @@ def test_any_value_in_a_marker_is_valid_or_a_problem_in_words(
         faults.kill(rank=0, at=Point("call", "json:loads", value, value)),
     ]
     for each in given:
-        _, problems = resolve_faults([each], size=3, seed=7, hosts=(), kinds=KINDS)
+        problems = PLANNER.plan([each], size=3, seed=7, hosts=(), roles=()).problems
         for problem in problems:
             check_message(problem)
 
@@ -242,7 +244,7 @@ def test_a_token_with_any_content_is_replayed_or_refused_in_words(content: Any) 
         check_message(str(error))
         return
     assert 0 <= replay.size <= MAX_RANKS
-    _, problems = resolve_faults(replay.faults, size=3, seed=replay.seed, hosts=(), kinds=KINDS)
+    problems = PLANNER.plan(replay.faults, size=3, seed=replay.seed, hosts=(), roles=()).problems
     for problem in problems:
         check_message(problem)
 
@@ -300,5 +302,5 @@ def test_a_number_beyond_all_use_is_refused(name: str, text: str) -> None:
 
 def test_a_fault_of_no_text_is_named() -> None:
     """`other` takes whatever a plugin offers, but only by a name."""
-    _, problems = resolve_faults([Fault([], (0,))], size=1, seed=0, hosts=(), kinds=KINDS)  # type: ignore[arg-type]
+    problems = PLANNER.plan([Fault([], (0,))], size=1, seed=0, hosts=(), roles=()).problems  # type: ignore[arg-type]
     assert problems == ["faults.other([], rank=0): the kind of a fault must be a text, not []"]

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, FaultKind
-from pytest_multihost.core.nemesis.io_shim import find_library, why_missing
 from pytest_multihost.core.pytest_plugin.launchers import launch_problems, launch_requirements
+from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.core.services import Preload, preloads_of, with_needed
 from pytest_multihost.extensions import clock
-from pytest_multihost.testing import FaultFacts
+from pytest_multihost.faults.kind import FaultKind, kinds_by_name
+from pytest_multihost.testing import FaultFacts, make_spec
+
+HOOK = new_plugin_manager().hook
+KINDS = kinds_by_name(HOOK.pytest_multihost_faults())
 
 
 def facts_of(*kinds: str) -> dict[str, FaultFacts]:
     """Return what built-in kinds say about their faults."""
-    return {each.name: each.facts for each in BUILT_IN_KINDS if each.name in kinds}
+    return {name: KINDS[name].facts for name in kinds}
+
+
+def preloads_for(*kinds: str) -> tuple[Preload, ...]:
+    """Return what ranks preload in a world with these kinds of faults."""
+    services = [each for group in HOOK.pytest_multihost_services() for each in group]
+    spec = replace(make_spec(2), fault_facts=facts_of(*kinds))
+    return preloads_of(with_needed(spec, services), services)
+
+
+[SHIM] = preloads_for("slow_io")
+NEEDS_SHIM = pytest.mark.skipif(SHIM.library.find() is None, reason=SHIM.library.why_missing())
 
 
 def test_tests_share_a_launcher_by_what_they_need() -> None:
     """A fork can have no shim, so it is not asked for one."""
-    plain = launch_requirements({}, facts_of("kill"), "auto")
+    plain = launch_requirements({}, facts_of("kill"), "auto", preloads=preloads_for("kill"))
     assert (plain.variables, plain.reasons) == ({}, [])
-    assert launch_requirements({}, facts_of("slow_io"), "fork") == plain
+    assert launch_requirements({}, facts_of("slow_io"), "fork", preloads=[SHIM]) == plain
+    assert SHIM.problems("fork") == []
     assert launch_requirements({}, facts_of("hash_seed"), "auto").reasons == ["hash_seed"]
     assert launch_requirements({"A": "b"}, {}, "auto").variables == {"A": "b"}
 
@@ -37,11 +55,11 @@ def test_a_kind_of_a_third_party_may_need_fresh_interpreters_too() -> None:
     assert "other_locale" in problem
 
 
-@pytest.mark.skipif(find_library() is None, reason=why_missing())
+@NEEDS_SHIM
 def test_what_a_test_preloads_stays_behind_the_shim() -> None:
     """Its own environment counts, not pytest's."""
-    need = launch_requirements({"LD_PRELOAD": "/mine.so"}, facts_of("slow_io"), "auto")
-    assert need.variables["LD_PRELOAD"].split(":") == [str(find_library()), "/mine.so"]
+    need = launch_requirements({"LD_PRELOAD": "/mine.so"}, {}, "auto", preloads=[SHIM])
+    assert need.variables["LD_PRELOAD"].split(":") == [str(SHIM.library.find()), "/mine.so"]
     assert need.reasons[-1] == "slow_io"
 
 
@@ -56,14 +74,14 @@ def test_a_seed_of_hashes_needs_fresh_interpreters(launch: str) -> None:
     assert bool(launch_problems({"A": "b"}, [], {}, launch)) is (launch == "fork")
 
 
-@pytest.mark.skipif(find_library() is None, reason=why_missing())
+@NEEDS_SHIM
 def test_a_clock_that_jumps_and_slow_io_share_one_server() -> None:
     """It is exec'd with both libraries; with a real clock nothing is preloaded for it."""
     [kind] = clock.pytest_multihost_services()
-    preloads = () if kind.preload is None else (kind.preload,)
-    need = launch_requirements({}, facts_of("slow_io"), "auto", preloads=preloads)
+    assert kind.preload is not None
+    need = launch_requirements({}, {}, "auto", preloads=[SHIM, kind.preload])
     libraries = need.variables["LD_PRELOAD"].split(":")
-    assert libraries[:2] == [str(find_library()), str(preloads[0].library.find())]
+    assert libraries[:2] == [str(SHIM.library.find()), str(kind.preload.library.find())]
     assert need.reasons == ["slow_io", "clock=jump"]
-    assert launch_requirements({}, {}, "auto", preloads=preloads).reasons == ["clock=jump"]
+    assert launch_requirements({}, {}, "auto", preloads=[kind.preload]).reasons == ["clock=jump"]
     assert launch_requirements({}, {}, "auto").variables == {}

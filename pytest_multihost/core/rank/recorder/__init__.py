@@ -12,7 +12,7 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 * `jax_keys`: notes the keys that a rank sets in jax's coordination service.
 * `torch_data`: marks waits of torch's data loaders.
 * `child_names`: the names that a rank gives to its children.
-* `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
+* `file_locks`: wraps fcntl.
 * `imports`: calls back when a module has been imported.
 * `exception_paths`: the handlers that an exception meets, and whether it certainly fails the test.
 """
@@ -36,7 +36,6 @@ from pytest_multihost.core.rank.recorder.child_names import tell_names
 from pytest_multihost.core.rank.recorder.exception_paths import user_frames
 from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
-from pytest_multihost.core.rank.recorder.native_files import report_native_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch import record_torch_classes
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
@@ -51,7 +50,6 @@ __all__ = [
     "prepare_recording",
     "record_in_child",
     "record_torch_classes",
-    "report_native_files",
     "start_recording",
     "user_frames",
 ]
@@ -79,7 +77,6 @@ WRAPPERS: Final = (
     Wrapper(wrap=record_file_locks, in_children=False),
     Wrapper(wrap=lambda _: mark_data_loaders(), in_children=True),
     Wrapper(wrap=tell_names, in_children=True),
-    Wrapper(wrap=lambda _: report_native_files(), in_children=False),
 )
 """What the core records, in the order in which it is wrapped; plugins add `RecorderPart`s."""
 

@@ -35,7 +35,6 @@ from pytest_multihost.core.rank.recorder.calls import (
     seconds,
 )
 from pytest_multihost.core.rank.recorder.imports import after_import
-from pytest_multihost.core.rank.recorder.native_files import report_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_flight_recorder import FlightRecorderThread
 from pytest_multihost.core.rank.recorder.torch_groups import (
@@ -186,7 +185,6 @@ def install(recorder: Recorder) -> None:
             record(each)
 
     after_import("torch.distributed.distributed_c10d", wrap)
-    after_import("torch.serialization", report_files)
     torch_rpc.install(calls)
     record_elastic_agents(calls)
 

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 import pytest
 
+from pytest_multihost.core.fault_planner import offered_planner
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
-from pytest_multihost.core.nemesis import kinds_by_name
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
@@ -109,6 +109,6 @@ class Agent:
 
 def _lacking(plan: Plan, ranks: int, launchers: Launchers) -> str:
     """Return what this machine lacks for its ranks of a test; empty if nothing."""
-    kinds = kinds_by_name(launchers.config.hook.pytest_multihost_faults())
-    whys = (kinds[each.kind].lacking(each) for each in plan.world.faults)
+    planner = offered_planner(launchers.config.hook)
+    whys = (planner.lacking(each) for each in plan.world.faults)
     return next(filter(None, whys), None) or plan.backend.lacking(ranks) or ""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Fault
-from pytest_multihost.core.nemesis import matcher
 from pytest_multihost.extensions.sweep.judge.assertions import (
     OwnAssertion,
     assertion_of,
@@ -22,6 +21,7 @@ from pytest_multihost.extensions.sweep.judge.decisions import meetings
 from pytest_multihost.extensions.sweep.remains import Found
 from pytest_multihost.extensions.sweep.saved import Damage
 from pytest_multihost.faults.kind import error_number
+from pytest_multihost.intercept.files import matcher
 
 _SILENT = frozenset({"hold", "stale_files", "shuffled_listing", "clock_skew", "hash_seed"})
 """Faults that inject no error, and nothing that a test may rightly expect not to happen."""

@@ -63,7 +63,7 @@ from pytest_multihost.intercept.files import (
 )
 from pytest_multihost.intercept.targets import replace_names
 
-_CALLS_FOR_OTHERS = True  # see `core.rank.points`: `exists()` of the test asks for a file
+_CALLS_FOR_OTHERS = True  # see `extensions.faults.points`: `exists()` of the test asks for a file
 
 _FIRST_CALLS = 24
 """The number of calls of one function that are all recorded."""

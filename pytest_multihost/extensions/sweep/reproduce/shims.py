@@ -22,12 +22,9 @@ from pytest_multihost.core.model.fault import (
     Point,
     hash_seed_of,
 )
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.core.torch_private import ARCHIVE_WRITER
+from pytest_multihost.extensions.sweep.own_kinds import own_kinds
 from pytest_multihost.intercept.clocks import CLOCKS
-
-KINDS = kinds_by_name([BUILT_IN_KINDS])
-"""The kinds of faults, which know the values that they may have."""
 
 _HOLD_S = 5
 """How long a late rank sleeps: others wait for it well before that."""
@@ -99,7 +96,7 @@ def shim_of(fault: Fault, backend: str) -> Shim:
 
 
 def _problems(fault: Fault) -> list[str]:
-    kind = KINDS.get(fault.kind)
+    kind = own_kinds().get(fault.kind)
     return [*fault.problems(), *(kind.problems(fault.params) if kind is not None else ())]
 
 

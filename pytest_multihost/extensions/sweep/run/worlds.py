@@ -30,6 +30,7 @@ from pytest_multihost.extensions.sweep.rating.launcher import under_launcher
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.run.one_sweep import Measure, OneSweep, Step
 from pytest_multihost.extensions.sweep.sharing import is_written_before
+from pytest_multihost.faults.kind import FaultKind, kinds_by_name
 
 MOST_LANES = 12
 """The maximum of worlds at a time if most of them only wait."""
@@ -66,11 +67,16 @@ class Worlds:
         """The plan of the test."""
         return self.attempt.plan
 
+    @property
+    def kinds(self) -> Mapping[str, FaultKind]:
+        """The kinds of faults, by name."""
+        return kinds_by_name(self.run.config.hook.pytest_multihost_faults())
+
     def can_run(self, disturbance: Disturbance) -> bool:
         """Return whether this machine and the user's launch mode allow a disturbance."""
         fault, launch = disturbance.fault, self.run.tally.settings.get(LAUNCH)
         env = dict(self.plan.requirements.env)
-        kind = self.run.kinds.get(fault.kind)
+        kind = self.kinds.get(fault.kind)
         return (
             kind is not None
             and not kind.lacking(fault)
@@ -79,7 +85,7 @@ class Worlds:
 
     def _disturbed(self, spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
         faults, kind = (*spec.faults, disturbance.fault), disturbance.fault.kind
-        facts = {**spec.fault_facts, kind: self.run.kinds[kind].facts}
+        facts = {**spec.fault_facts, kind: self.kinds[kind].facts}
         return replace(
             spec,
             faults=faults,

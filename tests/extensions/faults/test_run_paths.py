@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.nemesis import matcher
-from pytest_multihost.core.rank.portable_names import portable_glob
+from pytest_multihost.extensions.faults.portable_names import portable_glob
+from pytest_multihost.intercept.files import matcher
+
+pytestmark = pytest.mark.unit
 
 FOLDERS = ("/s/w1/rank-0", "/s/w1", "/tmp")  # noqa: S108 - no file is made there
 PIDS = frozenset({4711, 4712})

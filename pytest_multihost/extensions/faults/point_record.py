@@ -13,9 +13,9 @@ from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import PointSite, PointsRecorded
 from pytest_multihost.core.model.fault import UNKNOWN_PATH, Point, PointKind
 from pytest_multihost.core.model.stack import Frame, relative_to
-from pytest_multihost.core.rank.meetings import meets_all
 from pytest_multihost.core.rank.recorder import Recorder, SourceRef
 from pytest_multihost.core.rank.recorder.exception_paths import error_path
+from pytest_multihost.extensions.faults.meetings import meets_all
 
 MAX_POINTS = 20_000
 """Maximum number of recorded points; later ones are only counted."""

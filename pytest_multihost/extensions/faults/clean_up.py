@@ -11,9 +11,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_multihost.core.model.event import Event, FaultChanged, Forked
-from pytest_multihost.core.nemesis.io_shim import IoPage
-from pytest_multihost.core.nemesis.pressure import MEMORY_PRESSURE, remove_cgroup
-from pytest_multihost.core.nemesis.slow_io import page_path
+from pytest_multihost.core.services import MachinePart
+from pytest_multihost.extensions.faults.io_shim import IoPage
+from pytest_multihost.extensions.faults.pressure import MEMORY_PRESSURE, remove_cgroup
+from pytest_multihost.extensions.faults.slow_io import page_path
+
+
+def join_machine(scratch: Path) -> MachinePart:
+    """Return what a machine does for the faults of its ranks.
+
+    Args:
+        scratch: The world's own directory on the machine.
+    """
+    return MachinePart(
+        before_stacks=lambda ranks: heal_files(scratch, ranks),
+        clean_up=lambda history: clean_up_faults(history, scratch),
+    )
 
 
 def heal_files(scratch: Path, ranks: Iterable[int]) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.nemesis.file_views import born_and_changed_s
+from pytest_multihost.extensions.faults.file_views import born_and_changed_s
+
+pytestmark = pytest.mark.unit
 
 
 def test_when_a_file_was_made_stays_when_it_changes(tmp_path: Path) -> None:

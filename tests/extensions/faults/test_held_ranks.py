@@ -9,7 +9,7 @@ import pytest
 
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Turn
-from pytest_multihost.core.services.held_ranks import (
+from pytest_multihost.extensions.faults.held_ranks import (
     MAX_S,
     POLLS_S,
     Glimpse,
@@ -17,10 +17,12 @@ from pytest_multihost.core.services.held_ranks import (
     Release,
     Watched,
     have_looked,
-    held_ranks_service,
     is_unchanged,
 )
+from pytest_multihost.extensions.faults.service import faults_service
 from pytest_multihost.testing import Event, Exited, FaultChanged, FaultPerformed, Hold, HoldEnded
+
+pytestmark = pytest.mark.unit
 
 DEADLINE_S = 1000.0
 STEP_S = POLLS_S / 10
@@ -220,7 +222,7 @@ def turn(now: float, *left: int) -> Turn:
 def test_as_a_service_it_tells_the_rank_to_go_on_and_the_history_why() -> None:
     """And influences the others' waits until the rank has said that it goes on."""
     held = HeldRanks()
-    service = held_ranks_service(held)
+    service = faults_service(held)
     assert not service.is_acting(0.0)
     service.after(begun(1), facts())
     assert service.is_acting(1.0)
@@ -238,5 +240,5 @@ def test_only_the_end_of_the_longest_time_is_certain(
     now: float, left: tuple[int, ...], is_certain: bool
 ) -> None:
     """What others do may change at the last moment."""
-    [action] = held_ranks_service(holding(begun(1))).due(turn(now, *left))
+    [action] = faults_service(holding(begun(1))).due(turn(now, *left))
     assert action.is_certain is is_certain

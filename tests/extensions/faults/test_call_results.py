@@ -7,7 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from pytest_multihost.core.nemesis.call_results import error_class
+from pytest_multihost.extensions.faults.call_results import error_class
+
+pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.nemesis import FaultKind
-from pytest_multihost.core.rank.points import Binding, Points
+from pytest_multihost.extensions.faults.points import Binding, Points
+from pytest_multihost.faults.kind import FaultKind
 from pytest_multihost.testing import START, Fault, FaultChanged, RankEventBody, RankSpec, make_spec
+
+pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ Store = Any
 PathOf = Callable[..., str | None]
 """Returns the path of the file that a call uses, given its arguments; None if it uses none."""
 
-_CALLS_FOR_OTHERS = True  # see `core.rank.points`: these calls on files are the test's
+_CALLS_FOR_OTHERS = True  # see `extensions.faults.points`: these calls on files are the test's
 
 
 def report_native_files() -> None:
@@ -38,6 +38,7 @@ def report_native_files() -> None:
     for name in _SAFETENSORS:
         after_import(f"safetensors.{name}", _wrap_safetensors)
     after_import("tensorstore", _wrap_tensorstore)
+    after_import("torch.serialization", _wrap_torch_save)
 
 
 def _reporting(calls: tuple[IoCall, ...], path_of: PathOf, original: Function) -> Function:
@@ -92,7 +93,7 @@ def _paths_in(spec: object) -> Iterator[str]:
             yield from _paths_in(spec.get(key))
 
 
-def report_files(serialization: ModuleType) -> None:
+def _wrap_torch_save(serialization: ModuleType) -> None:
     """Report that `torch.save` is about to open a file, and that it is about to finish writing."""
     writer = archive_writer_class(serialization)
     opening, closing = writer.__init__, writer.__exit__

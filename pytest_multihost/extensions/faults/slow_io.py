@@ -17,7 +17,7 @@ from time import sleep  # by name: the test may replace it in its module
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.fault import FaultParams
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.nemesis.io_shim import (
+from pytest_multihost.extensions.faults.io_shim import (
     IoPage,
     IoRule,
     attach,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.nemesis.io_shim import LIBRARY, find_library, why_missing
+from pytest_multihost.extensions.faults.io_shim import LIBRARY, find_library, why_missing
 
 HEAD = """
 import ctypes, os, time

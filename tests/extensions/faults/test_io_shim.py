@@ -13,18 +13,21 @@ import pytest
 from runtimes import needs
 
 from pytest_multihost.core import preload
-from pytest_multihost.core.nemesis import io_shim
-from pytest_multihost.core.nemesis.io_shim import LIBRARY, IoPage, IoRule
 from pytest_multihost.core.preload import PreloadedLibrary, preload_variables
+from pytest_multihost.extensions.faults import io_shim
+from pytest_multihost.extensions.faults.io_shim import LIBRARY, IoPage, IoRule
 
-pytestmark = pytest.mark.skipif(io_shim.find_library() is None, reason=io_shim.why_missing())
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(io_shim.find_library() is None, reason=io_shim.why_missing()),
+]
 
 Shimmed = Callable[..., str]
 
 PRELUDE = """
 import contextlib, ctypes, errno, fnmatch, io, itertools, json, os, pathlib, shutil, signal
 import subprocess, sys, threading, time
-from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule, attach, detach, is_loaded
+from pytest_multihost.extensions.faults.io_shim import IoPage, IoRule, attach, detach, is_loaded
 
 SIZE = 2_000_000
 DATA = bytes(range(250)) * (SIZE // 250)
@@ -540,7 +543,7 @@ if not (child := os.fork()):
 while not count().struck: time.sleep(0.01)
 healer = '''
 import pathlib
-from pytest_multihost.core.nemesis.io_shim import IoPage
+from pytest_multihost.extensions.faults.io_shim import IoPage
 IoPage.open(pathlib.Path("page")).clear()
 '''
 subprocess.run([sys.executable, "-c", healer], check=True)
@@ -596,7 +599,7 @@ print(hashlib.sha256(file.read_bytes()).hexdigest())
 """
     attached = """
 import pathlib
-from pytest_multihost.core.nemesis.io_shim import attach
+from pytest_multihost.extensions.faults.io_shim import attach
 attach(pathlib.Path("page"))
 """
     plain = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, text=True)
@@ -664,7 +667,7 @@ def test_each_rank_of_a_world_has_its_own_files_slow(run_worlds) -> None:
     variables = preload_variables({}, [io_shim.find_library()])
     worlds = run_worlds(f"""
         import pathlib, pytest, time
-        from pytest_multihost.core.nemesis.io_shim import IoRule, attach
+        from pytest_multihost.extensions.faults.io_shim import IoRule, attach
 
         @pytest.mark.multihost(ranks=2, env={variables!r})
         def test_it(world, tmp_path, shared_tmp_path):

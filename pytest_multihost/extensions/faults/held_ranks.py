@@ -26,7 +26,7 @@ from pytest_multihost.core.model.messages import FaultPerformed
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.services.service import Action, Opening, Service, ServiceKind, Turn
+from pytest_multihost.core.services import Action
 from pytest_multihost.core.watch import WorldObserver
 from pytest_multihost.core.watch.kernel import Quiescence
 
@@ -383,40 +383,11 @@ def _kind_of_step(operation: Operation) -> tuple[object, ...]:
     return operation.name, operation.detail, operation.group_key, operation.peer, operation.sequence
 
 
-NAME = "held_ranks"
-
-
-def _open(opening: Opening) -> Service:
-    return held_ranks_service(HeldRanks(opening.watchdog.observer))
-
-
-def held_ranks_service(held: HeldRanks) -> Service:
-    """Return the service that releases held ranks."""
-
-    def after(event: Event, _facts: Sequence[RankFacts]) -> Sequence[Action]:
-        held.note(event)
-        return ()
-
-    def due(turn: Turn) -> Sequence[Action]:
-        releases = held.due(turn.now, turn.facts, turn.horizon_s)
-        return [_action(held, each) for each in releases]
-
-    return Service(
-        name=NAME,
-        interval_s=lambda: held.interval_s,
-        after=after,
-        due=due,
-        is_acting=lambda _now: held.is_active,
-    )
-
-
-def _action(held: HeldRanks, release: Release) -> Action:
+def release_action(held: HeldRanks, release: Release) -> Action:
+    """Return the action that lets a held rank go on."""
     return Action(
         perform=lambda _now: held.let_go(release),
         events=((release.rank, HoldEnded(release.index, release.reason, release.is_pressed)),),
         to_ranks=((release.rank, FaultPerformed(release.index, "")),),
         is_certain=release.reason == "max_s",
     )
-
-
-HELD_RANKS = ServiceKind(name=NAME, open=_open, is_implied=True)

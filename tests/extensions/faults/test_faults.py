@@ -10,13 +10,13 @@ import pytest
 
 from pytest_multihost import at, faults
 from pytest_multihost.core.launch.server import PauseSchedule
-from pytest_multihost.core.nemesis import FaultKind
-from pytest_multihost.core.nemesis.fault_text import parse_fault
-from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.core.nemesis.pressure import descriptor_limit
-from pytest_multihost.core.nemesis.validation import fault_problems, resolved_problems
 from pytest_multihost.core.outcome import continued_by_plan, has_pending_actions
 from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.extensions.faults.fault_text import parse_fault
+from pytest_multihost.extensions.faults.kinds import BUILT_IN_KINDS
+from pytest_multihost.extensions.faults.pressure import descriptor_limit
+from pytest_multihost.extensions.faults.validation import fault_problems, resolved_problems
+from pytest_multihost.faults.kind import FaultKind, kinds_by_name
 from pytest_multihost.intercept.files import matcher
 from pytest_multihost.intercept.targets import target_problem
 from pytest_multihost.testing import (
@@ -36,6 +36,8 @@ from pytest_multihost.testing import (
     to_json,
     token,
 )
+
+pytestmark = pytest.mark.unit
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])
 

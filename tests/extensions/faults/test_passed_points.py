@@ -6,10 +6,12 @@ import threading
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from pytest_multihost.core.outcome import recorded_points, unrecorded_points
-from pytest_multihost.core.rank.point_record import MAX_POINTS, PointRecord
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
+from pytest_multihost.extensions.faults.point_record import MAX_POINTS, PointRecord
 from pytest_multihost.testing import (
     ErrorPath,
     Event,
@@ -20,6 +22,8 @@ from pytest_multihost.testing import (
     PointsRecorded,
     RecordedPoint,
 )
+
+pytestmark = pytest.mark.unit
 
 
 def io(path: str, call: str = "open", nth: int = 1) -> Point:

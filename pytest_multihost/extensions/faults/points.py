@@ -34,17 +34,17 @@ from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.operation import OperationKind
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.nemesis import FaultKind, Strike
 from pytest_multihost.core.procfs import children_of
-from pytest_multihost.core.rank.point_record import PointRecord
-from pytest_multihost.core.rank.portable_names import portable_glob
 from pytest_multihost.core.rank.recorder import (
     Recorder,
     SourceRef,
     after_import,
     user_frames,
 )
-from pytest_multihost.core.rank.services import current_clock
+from pytest_multihost.core.rank.services import RankTest, current_clock
+from pytest_multihost.extensions.faults.point_record import PointRecord
+from pytest_multihost.extensions.faults.portable_names import portable_glob
+from pytest_multihost.faults.kind import FaultKind, Strike
 from pytest_multihost.intercept.batches import count_batches
 from pytest_multihost.intercept.calls import wrap_calls
 from pytest_multihost.intercept.files import (
@@ -53,6 +53,7 @@ from pytest_multihost.intercept.files import (
     matcher,
     observing_files,
 )
+from pytest_multihost.intercept.native_files import report_native_files
 from pytest_multihost.intercept.targets import load_target
 
 Send = Callable[[RankEventBody], None]
@@ -104,7 +105,7 @@ class Points:
 
     Attributes:
         send: Sends an event to the controller.
-        performed: See `bind_faults`.
+        performed: See `RankTest.await_performed`.
         record: The record of all points; None: they are not recorded.
         counts: How often each point has been passed, in order of first passage; empty without
             faults.
@@ -357,16 +358,6 @@ def _is_due(binding: Binding, point: PointKind, names: Sequence[str], when: str,
     return binding.passed == at.nth or (at.onwards and binding.passed > at.nth)
 
 
-_current: list[Points] = []
-"""The points of this process, if it is a rank with faults."""
-
-
-def pass_point(point: PointKind, name: str = "") -> None:
-    """Pass a point of this rank, if it has faults."""
-    for points in _current:
-        points.pass_point(point, name)
-
-
 def _is_before_the_test(fault: Fault, world: WorldSpec) -> bool:
     return world.facts_of(fault).is_before_test or fault.at.point == "rendezvous"
 
@@ -389,21 +380,13 @@ def bind_faults(
     spec: RankSpec,
     kinds: Mapping[str, FaultKind],
     recorder: Recorder,
-    send: Send,
-    performed: Callable[[int], str],
-    *,
-    root: str,
-    ready_s: float,
+    test: RankTest,
 ) -> Points:
     """Return the points of this rank with its faults bound to them; wrap nothing yet.
 
     Args:
         kinds: All kinds of faults, by name.
         recorder: Its listeners are called when operations begin.
-        send: Sends an event to the controller.
-        performed: Waits until the fault with this index has been performed from outside;
-            returns an error message, or "".
-        ready_s: When the rank was ready for the test; see `Strike`.
     """
     bindings = [
         Binding(index, fault, kinds[fault.kind])
@@ -412,14 +395,13 @@ def bind_faults(
     ]
     record = None
     if spec.world.tells_points:
-        record = PointRecord(recorder, root, send, has_faults=bool(spec.world.faults))
-    points = Points(spec, send, bindings, performed, record, ready_s=ready_s)
+        record = PointRecord(recorder, test.root, test.send, has_faults=bool(spec.world.faults))
+    points = Points(spec, test.send, bindings, test.await_performed, record, ready_s=test.ready_s)
     reference = weakref.WeakMethod(points.leave_fork)  # a hook at fork is never removed
     os.register_at_fork(after_in_child=lambda: (leave := reference()) and leave())
     recorder.has_streams = any(each.fault.kind == "stream_order" for each in bindings)
     points.healing.callback(setattr, recorder, "has_streams", False)  # noqa: FBT003 - its value
     if bindings or record is not None:
-        _current[:] = [points]
         recorder.on_begin.append(points.begin_operation)
         points.healing.callback(recorder.on_begin.remove, points.begin_operation)
     return points
@@ -449,6 +431,7 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
             after_import(module, lambda _, target=target: points.count_batches(target))  # type: ignore[misc]
     if patterns := [*_named(faults, "io"), *(["*"] if points.record is not None else ())]:
         points.set_folders()
+        report_native_files()
         observer = _file_observer(points, patterns)
         points.healing.enter_context(observing_files(observer, more_modules))
     if points.bindings:

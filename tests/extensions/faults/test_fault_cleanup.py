@@ -10,13 +10,10 @@ import pytest
 from builders import world
 
 from pytest_multihost import faults
-from pytest_multihost.core.nemesis import (
-    clean_up_faults,
-    heal_files,
-)
-from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule
-from pytest_multihost.core.nemesis.slow_io import io_rules, page_path, spared
 from pytest_multihost.core.outcome import firings, frozen_for_good
+from pytest_multihost.extensions.faults.clean_up import clean_up_faults, heal_files
+from pytest_multihost.extensions.faults.io_shim import IoPage, IoRule
+from pytest_multihost.extensions.faults.slow_io import io_rules, page_path, spared
 from pytest_multihost.intercept.files import SYSTEM_FILES, matcher
 from pytest_multihost.testing import (
     Event,
@@ -26,6 +23,8 @@ from pytest_multihost.testing import (
     make_event,
     make_spec,
 )
+
+pytestmark = pytest.mark.unit
 
 SLOW = faults.slow_io(rank=1, seconds=1)
 

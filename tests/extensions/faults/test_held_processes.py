@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.services.held_ranks import MAX_S, HeldRanks
 from pytest_multihost.core.watch import WorldObserver
+from pytest_multihost.extensions.faults.held_ranks import MAX_S, HeldRanks
 from pytest_multihost.testing import Event, FaultChanged, Hold
 from pytest_multihost.testing import now as clock
+
+pytestmark = pytest.mark.processes
 
 OTHER = 1
 ROUNDS = 4

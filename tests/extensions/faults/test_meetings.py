@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_multihost.core.rank.meetings import meets_all
+from pytest_multihost.extensions.faults.meetings import meets_all
+
+pytestmark = pytest.mark.unit
 
 SIZE = 4
 FILE = "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py"

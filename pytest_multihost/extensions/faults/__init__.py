@@ -1,0 +1,48 @@
+"""Faults: disturbances of ranks at points of their code.
+
+* `kinds` lists the kinds: `process_faults`, `pressure`, `slow_io`, `clock_skew`, `elapsed_time`,
+  `file_views` and `call_results`.
+* `planner` reads and checks faults for the plan of a world, with `fault_text` and `validation`.
+* `in_rank` is the part in a rank. `points` performs faults at the points that the rank passes;
+  `portable_names` names files. `point_record` records the points, with `meetings` (operations in
+  which all ranks meet).
+* `service` is the part in the controller, with `held_ranks` (when a held rank may go on).
+* `clean_up` removes what ranks leave behind. `io_shim` intercepts file access of the C library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_multihost.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.fault_planner import FaultPlanner
+    from pytest_multihost.core.services import ServiceKind
+    from pytest_multihost.faults.kind import FaultKind
+
+
+@hookimpl(trylast=True)
+def pytest_multihost_faults() -> Sequence[FaultKind]:
+    """Offer the built-in faults."""
+    from pytest_multihost.extensions.faults.kinds import BUILT_IN_KINDS
+
+    return BUILT_IN_KINDS
+
+
+@hookimpl(trylast=True)
+def pytest_multihost_fault_planner(kinds: Sequence[Sequence[FaultKind]]) -> FaultPlanner:
+    """Read and check the faults of tests and scripts."""
+    from pytest_multihost.extensions.faults.planner import Planner
+    from pytest_multihost.faults.kind import kinds_by_name
+
+    return Planner(kinds_by_name(kinds))
+
+
+@hookimpl
+def pytest_multihost_services() -> Sequence[ServiceKind]:
+    """Offer the service of worlds with faults, and the library that slows down files."""
+    from pytest_multihost.extensions.faults.service import FAULTS, IO_SHIM
+
+    return FAULTS, IO_SHIM
