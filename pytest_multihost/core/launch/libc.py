@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 from functools import cache, partial
 from pathlib import Path
 
@@ -23,9 +24,11 @@ _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
 _CAPABILITIES_3 = 0x20080522
 _REMOVE_ID = 0
 _SET_PARENT_DEATH_SIGNAL, _SET_NAME, _GET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 16, 36
+_NO_NEW_PRIVILEGES, _SET_MODE_FILTER, _NEW_LISTENER = 38, 1, 1 << 3
 _NAME_BYTES = 16
 _COLLAPSE = 25
 _PIDFD_GETFD = 438
+_INSTRUCTION_BYTES = 8
 
 _libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: ranks inherit the server's
 
@@ -136,6 +139,30 @@ def descriptor_of(process: int, number: int) -> int:
     if found < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"pidfd_getfd: {os.strerror(error)}")
+    return found
+
+
+def hand_over_calls(seccomp: int, program: bytes) -> int:
+    """Have a filter decide about the system calls of this thread, and of processes that it starts.
+
+    Args:
+        seccomp: The number of seccomp(2) on this processor.
+        program: The filter, as BPF.
+
+    Returns:
+        A descriptor that receives the calls which the filter hands over (seccomp_unotify(2)).
+
+    Raises:
+        OSError: The kernel cannot do that, or does it for this thread already.
+    """
+    code = ctypes.create_string_buffer(program, len(program))
+    count = len(program) // _INSTRUCTION_BYTES
+    header = struct.pack("@HP", count, ctypes.addressof(code))
+    _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    found = int(_libc().syscall(seccomp, _SET_MODE_FILTER, _NEW_LISTENER, header))
+    if found < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"seccomp: {os.strerror(error)}")
     return found
 
 

@@ -1,6 +1,7 @@
 """Collect stacks (faulthandler, py-spy, native frames) and flight recorder answers.
 
 * `dump`: has ranks write their stacks, or has `py_spy` read them.
+* `lent_memory`: runs py-spy where only ancestors may read the ranks.
 * `thread_ids`: translates the ids of threads that a process in a container sees.
 * `deep_probe`: probes ranks whose records do not show which ranks they wait for.
 * `native_frames`: native stacks, read by the program `native_reader`.

@@ -21,6 +21,7 @@ from pytest_multihost.core.model.foreign_bytes import MAX_READ, read_at
 from pytest_multihost.core.model.json_values import parse_foreign
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
 from pytest_multihost.core.slots.stacks import py_spy_command
+from pytest_multihost.core.watch.probes.lent_memory import LentMemory, needs_lender
 from pytest_multihost.core.watch.probes.thread_ids import ids_by_handle, ids_by_own_id
 
 SAMPLE_INTERVAL_S = 5.0
@@ -147,7 +148,7 @@ def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
 def _spied(command: Sequence[str], pid: int) -> tuple[SpiedThread, ...] | str:
     """Return the threads that py-spy prints, or its error message."""
     try:
-        printed, errors = _run([*command, str(pid)])
+        printed, errors = _run(command, pid)
         found = threads_of(pid, printed)
         return found if any(each.is_main for each in found) else _WITHOUT_MAIN
     except ValueError:
@@ -157,8 +158,8 @@ def _spied(command: Sequence[str], pid: int) -> tuple[SpiedThread, ...] | str:
         return str(error)
 
 
-def _run(command: Sequence[str]) -> tuple[bytes, bytes]:
-    """Return what a command prints, and its errors.
+def _run(command: Sequence[str], pid: int) -> tuple[bytes, bytes]:
+    """Return what py-spy prints about a process, and its errors.
 
     It goes into files: of the output, whose size the process chooses that is read, only a part is
     held in memory.
@@ -167,7 +168,11 @@ def _run(command: Sequence[str]) -> tuple[bytes, bytes]:
         OSError, subprocess.SubprocessError: It cannot be run, or takes too long.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        subprocess.run(command, stdout=out, stderr=errors, check=False, timeout=_TIMEOUT_S)
+        words = (*command, str(pid))
+        if needs_lender(pid):
+            LentMemory(pid).run(words, out, errors, _TIMEOUT_S)
+        else:
+            subprocess.run(words, stdout=out, stderr=errors, check=False, timeout=_TIMEOUT_S)
         return read_at(out.fileno(), MAX_READ, 0), read_at(errors.fileno(), MAX_READ, 0)
 
 
@@ -192,7 +197,7 @@ def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
 
     def main_holds_gil(pid: int) -> bool:
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            printed, _ = _run([*command, str(pid)])
+            printed, _ = _run(command, pid)
             return any(each.holds_gil and each.is_main for each in threads_of(pid, printed))
         return False
 
