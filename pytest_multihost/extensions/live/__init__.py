@@ -8,7 +8,8 @@
 * `reader` reads a job's ranks on this machine, `joined` those on several machines. `coroutines`
   reads what asyncio's tasks await from the memory of a process, `stack_words` the names of the
   functions on the stacks of threads.
-* `parents` knows what the processes around the ranks do.
+* `parents` knows what the processes around the ranks do, `remains` what is left on stacks that
+  threads of torch have taken over from a parent's.
 * `as_user` lets root look at another user's job with that user's rights, and `user_reader` reads
   one that is judged together with the ranks of other machines.
 * `waits` derives the operation that a thread is in from its frames, `mpi` an operation of MPI,

@@ -251,6 +251,7 @@ class Job:
         within: The process that has started the ranks and waits for them. It and all that it has
             started belong to the world then; 0: only ranks and their descendants do.
         alarmed: Processes of which it is known that SIGALRM only fails the test.
+        controllers: Processes that only tell others which test to run, as xdist's controller does.
     """
 
     pids: Mapping[int, int]
@@ -263,6 +264,7 @@ class Job:
     is_guess: bool = False
     within: int = 0
     alarmed: frozenset[int] = frozenset()
+    controllers: frozenset[int] = frozenset()
 
     @property
     def title(self) -> str:

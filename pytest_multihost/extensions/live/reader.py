@@ -47,6 +47,7 @@ from pytest_multihost.extensions.live.processes import (
     is_python,
     read_maps,
 )
+from pytest_multihost.extensions.live.remains import States, states_of, without_remains
 from pytest_multihost.extensions.live.stack_words import read_stack_words
 from pytest_multihost.extensions.live.waits import (
     UNNAMED,
@@ -158,6 +159,7 @@ class LocalReader:
     _before: KernelSnapshot | None = None
     _around: tuple[int, ...] = ()
     _exempt: frozenset[int] = frozenset()
+    _states: States = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for pid in self.job.pids.values():
@@ -167,11 +169,12 @@ class LocalReader:
         within = self.job.within
         agents = frozenset(filter(is_agent, _parents(pids.values())))
         above = {*_parents(self.job.pids.values())} - {*self.job.pids.values()}
+        above -= self.job.controllers
         programs = sorted(pid for pid in above if not is_agent(pid) and is_python(pid))
         self._parents = ProcReader({} if within else dict(enumerate(programs)))
         self._around = programs_between(within, self.job.pids.values()) if within else ()
         harness = HarnessProcesses(
-            controllers=frozenset() if within else agents,
+            controllers=self.job.controllers | (frozenset() if within else agents),
             title="torchrun",
             parents=frozenset({within} - {0}),
             idle=frozenset({os.getpid()}) if within else frozenset(),
@@ -185,7 +188,8 @@ class LocalReader:
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of all threads and file descriptors."""
-        self._before = without(self._proc.deep_snapshot(), self._exempt, self.job.alarmed)
+        now = without_remains(self._proc.deep_snapshot(), self._states)
+        self._before = without(now, self._exempt, self.job.alarmed)
         return self._before
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
@@ -195,10 +199,10 @@ class LocalReader:
             reads_native: Whether threads may be stopped for a moment to read native frames.
         """
         before = self._before or self.deep_snapshot()
-        above, pids = self._parents.shallow_snapshot(), self.job.pids.values()
-        found, unread = spied_threads(
-            {**self.job.pids, **{-pid: pid for pid in self._around if pid not in {*pids}}}
-        )
+        above, ranks = self._parents.shallow_snapshot(), {*self.job.pids.values()}
+        asked = {**self.job.pids, **{-pid: pid for pid in self._around if pid not in ranks}}
+        found, unread = spied_threads(asked)
+        self._states = states_of(asked, found)
         around = {-key: each for key, each in found.items() if key < 0}
         threads = {rank: each for rank, each in found.items() if rank >= 0}
         unread = {rank: why for rank, why in unread.items() if rank >= 0}

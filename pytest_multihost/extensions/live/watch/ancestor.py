@@ -19,7 +19,7 @@ from typing import NoReturn
 from pytest_multihost.core.launch.libc import die_with_parent, rename_thread
 from pytest_multihost.core.watch.kernel.proc_files import entries
 from pytest_multihost.extensions.live.parents import WATCHER
-from pytest_multihost.extensions.live.watch.option import FOLDER
+from pytest_multihost.extensions.live.watch.option import FOLDER, IN_WORKER
 
 TICK_S = 0.25
 """Time between two readings of the tree at least."""
@@ -27,7 +27,6 @@ TICK_S = 0.25
 _SHARE = 0.005
 """The part of a processor that these readings may use: a large tree is read more seldom."""
 
-_IN_WORKER = "PYTEST_XDIST_WORKER"
 _PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -46,7 +45,7 @@ def watch_this_process(mode: str) -> None:
     Args:
         mode: `option.REPORT` or `option.END`.
     """
-    if FOLDER in os.environ or _IN_WORKER in os.environ:
+    if FOLDER in os.environ or IN_WORKER in os.environ:
         return
     if len(entries("/proc/self/task") or ()) > 1:
         sys.stderr.write(
@@ -69,7 +68,7 @@ def _serve(child: int, folder: Path, mode: str) -> NoReturn:
     """Watch a child until it ends, and end as it does."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     rename_thread(WATCHER)
-    from pytest_multihost.extensions.live.watch.watcher import Watcher  # the child does not need it
+    from pytest_multihost.extensions.live.watch.watcher import ENDS, Watcher  # only needed here
 
     watcher = Watcher(child, folder, mode)
     status = 0
@@ -78,7 +77,8 @@ def _serve(child: int, folder: Path, mode: str) -> NoReturn:
         with contextlib.suppress(Exception):  # a fault of the watcher is none of the tests
             watcher.look()
         wait_s = max(TICK_S, (watcher.used_s() - begun_s) / _SHARE)
-        _pass_on(child, wait_s)
+        if _pass_on(child, wait_s) in ENDS:
+            watcher.keep()
         ended, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
         if ended and os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -91,13 +91,17 @@ def _serve(child: int, folder: Path, mode: str) -> NoReturn:
     _end_as(status)
 
 
-def _pass_on(child: int, wait_s: float) -> None:
-    """Wait for the next signal, and pass it on unless the terminal has sent it to both."""
+def _pass_on(child: int, wait_s: float) -> int:
+    """Wait for the next signal, pass it on unless the terminal has sent it to both, and return it.
+
+    Returns 0 if there was none.
+    """
     found = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, wait_s)
     is_for_one = found is not None and found.si_code <= 0
     if found is not None and is_for_one and found.si_signo != signal.SIGCHLD:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, found.si_signo)
+    return found.si_signo if found is not None else 0
 
 
 def _end_as(status: int) -> NoReturn:

@@ -24,12 +24,14 @@ class Told:
         test: Its id; empty between two tests.
         has_alarm: Whether a signal SIGALRM only fails the test.
         is_call: Whether the test's function runs, not its setup or teardown.
+        controller: The process that has told this one to run the test; 0: none.
     """
 
     number: int
     test: str = ""
     has_alarm: bool = False
     is_call: bool = False
+    controller: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pytest
 from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer_to, tell
+from pytest_multihost.extensions.live.watch.option import IN_WORKER
 
 _SECTION = "multihost watch: for whom the ranks waited"
 _FOLDER = "watched"
@@ -83,7 +84,9 @@ class Watched:
 
     def _tell(self, test: str, *, is_call: bool = False) -> None:
         with contextlib.suppress(OSError):  # the watcher is gone, or the disk is full
-            tell(self.folder, os.getpid(), Told(self.number, test, _has_alarm(), is_call))
+            controller = os.getppid() if IN_WORKER in os.environ else 0
+            told = Told(self.number, test, _has_alarm(), is_call, controller)
+            tell(self.folder, os.getpid(), told)
 
 
 def _has_alarm() -> bool:

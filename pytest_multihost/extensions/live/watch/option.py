@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 FOLDER = "PYTEST_MULTIHOST_WATCHED"
 """The variable with the folder of the watcher above a process."""
 
+IN_WORKER = "PYTEST_XDIST_WORKER"
+"""The variable that xdist sets in its workers."""
+
 REPORT, END, OFF = "report", "end", "off"
 _VALUES = {REPORT: REPORT, "true": REPORT, END: END, OFF: OFF, "false": OFF}
 

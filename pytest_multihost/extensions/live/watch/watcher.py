@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -43,6 +44,9 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 _ALWAYS = "PYTEST_MULTIHOST_WATCH_ALWAYS"
 """A variable of benchmarks: jobs are looked at although they work, to try the judgement itself."""
 
+ENDS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+"""Signals with which somebody ends the run: the ranks work again then, to end."""
+
 _AWAKE_NS = 300_000_000
 """A job that has worked this long since a look is not where it was."""
 
@@ -58,6 +62,7 @@ class _Watch:
         seen: The tree when it was looked at.
         had_children: Whether it has started processes.
         is_said: Whether the line has been written.
+        is_kept: Whether the page stays, whatever the ranks do.
     """
 
     told: Told
@@ -67,6 +72,7 @@ class _Watch:
     seen: Tree | None = None
     had_children: bool = False
     is_said: bool = False
+    is_kept: bool = False
 
 
 @dataclass(slots=True)
@@ -113,6 +119,11 @@ class Watcher:
             self._look = threading.Thread(target=self._look_at, args=(due, tree), daemon=True)
             self._look.start()
 
+    def keep(self) -> None:
+        """Keep the pages of the tests that run now: somebody ends the run."""
+        for each in self._watches.values():
+            each.is_kept = True
+
     def _follow(
         self, pid: int, told: Told, tree: Tree, last: Tree, elapsed_s: float, now_s: float
     ) -> None:
@@ -123,12 +134,13 @@ class Watcher:
             answer(self.folder, pid, None)
         watch.told = told
         below = tree.below(pid)
-        watch.had_children |= len(below) > 1 or _is_rank(pid)
+        watch.had_children |= len(below) > 1 or _is_rank(pid) or len(self._same_test(pid)) > 1
         is_idle = tree.used_since(last, below) <= _IDLE_SHARE * elapsed_s * 1e9
         if not self._always and (not is_idle or below - last.parents.keys()):
             watch.still_s = now_s
         others = below if _is_rank(pid) else below - {pid}  # pytest may work, as after Ctrl-C
-        if watch.seen is not None and tree.used_since(watch.seen, others) > _AWAKE_NS:
+        is_kept = watch.is_kept or not ENDS.isdisjoint(signal.sigpending())
+        if watch.seen and not is_kept and tree.used_since(watch.seen, others) > _AWAKE_NS:
             watch.seen, watch.wait_s = None, _FIRST_S
             answer(self.folder, pid, None)
 
@@ -138,16 +150,19 @@ class Watcher:
             begun_s = time.process_time()
             try:
                 for job in self._jobs(pid, tree):
-                    seen = _judged(replace(job, alarmed=frozenset(self._alarmed())))
-                    self._keep(pid, watch, tree, job, seen)
+                    controllers = frozenset({watch.told.controller} - {0})
+                    asked = replace(job, alarmed=self._alarmed(), controllers=controllers)
+                    seen = _judged(asked)
+                    if not watch.is_kept:
+                        self._keep(pid, watch, tree, job, seen)
             except (MultihostError, OSError, LookupError, ValueError):
                 pass  # it has ended meanwhile, or may not be read
             cost_s = time.process_time() - begun_s
             watch.next_s = time.monotonic() + max(watch.wait_s, 10 * cost_s)
             watch.wait_s = _FIRST_S if self._always else min(2 * watch.wait_s, _MOST_S)
 
-    def _alarmed(self) -> Iterator[int]:
-        return (pid for pid, each in told_in(self.folder).items() if each.has_alarm)
+    def _alarmed(self) -> frozenset[int]:
+        return frozenset(pid for pid, each in told_in(self.folder).items() if each.has_alarm)
 
     def _jobs(self, pid: int, tree: Tree) -> Iterator[Job]:
         """Yield the jobs that a test has started, or of which its process is a rank."""
@@ -206,13 +221,13 @@ class Watcher:
 
     def end(self) -> None:
         """Show the page of a test that was interrupted: it has no report."""
-        for pid, told in told_in(self.folder).items() if not self._ends_alone() else ():
+        pages = dict[str, str]()  # with --dist=each several processes have the same test
+        for pid, told in sorted(told_in(self.folder).items()):
             found = answer_to(self.folder, pid, told.number)
             if told.test and found is not None:
-                _say(f"{told.test} was interrupted\n{found.page}")
-
-    def _ends_alone(self) -> bool:
-        return not any(self.folder.glob("*.answer"))
+                pages.setdefault(told.test, found.page)
+        for test, page in pages.items():
+            _say(f"{test} was interrupted\n{page}")
 
 
 def _then(*, ends: bool, is_pool: bool) -> str:
