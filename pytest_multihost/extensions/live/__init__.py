@@ -18,6 +18,7 @@
   its connections.
 * `look` compares two snapshots of a job, and explains why a rank may still move.
 * `seen_world` judges the job, repeatedly until it stops moving if the user asks for that.
+* `shown` is what a look shows: page, verdict, and a page for a browser.
 * `parser` and `command` are ``multihost attach``.
 * `watch` is ``pytest --multihost-watch`` and ``multihost watch``.
 """

@@ -8,16 +8,14 @@ imported in the functions, because they would slow down the usual case of one ma
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,16 +23,13 @@ from typing import TYPE_CHECKING
 import pluggy
 
 from pytest_multihost.core import files
-from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.command.world_page import Screen, page_of, this_screen
+from pytest_multihost.core.command.world_page import Screen, this_screen
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.rank_names import rank_numbers
 from pytest_multihost.core.model.source import files_below
 from pytest_multihost.core.model.stack import SourceContext, context_of
-from pytest_multihost.core.model.verdict import Verdict
-from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.extensions.live.as_user import (
     LIMIT_S,
     Texts,
@@ -53,6 +48,7 @@ from pytest_multihost.extensions.live.processes import (
 )
 from pytest_multihost.extensions.live.reader import JobReader, LocalReader
 from pytest_multihost.extensions.live.seen_world import follow, judge_job
+from pytest_multihost.extensions.live.shown import texts_of
 from pytest_multihost.extensions.live.user_reader import UserReader
 
 if TYPE_CHECKING:
@@ -168,13 +164,12 @@ def _look(
     )
     if judged is None:
         return Texts()
-    now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
-    return Texts(
-        page=page_of(judged, job.title, shows_native=options.native, screen=screen),
-        verdict=f"{json.dumps(verdict.record(), indent=2)}\n",
-        html=_html(judged, verdict) if options.html is not None else "",
-        is_hung=judged.diagnosis is not None and judged.finding.outcome == "hung",
+    return texts_of(
+        job,
+        judged,
+        screen=screen,
+        shows_native=options.native,
+        has_html=options.html is not None,
     )
 
 
@@ -195,14 +190,6 @@ def _write(found: Texts, options: argparse.Namespace) -> None:
 def _printable(line: str) -> str:
     """Return a line that may be printed, in its colours."""
     return "".join(e if _COLOUR.fullmatch(e) else printable(e) for e in _COLOUR.split(line))
-
-
-def _html(judged: Judgement, verdict: Verdict) -> str:
-    from pytest_multihost.core.report.html import PageModel, write_page  # rarely needed
-
-    with tempfile.TemporaryDirectory(prefix="multihost-") as scratch:
-        page = write_page(Path(scratch), PageModel(judged=judged, verdict=verdict))
-        return page.read_text("utf-8")
 
 
 def _asked(worlds: Worlds) -> Job | None:

@@ -25,7 +25,7 @@ from threading import Thread
 from typing import IO
 
 from pytest_multihost.core.launch.libc import hand_over_calls
-from pytest_multihost.core.model.foreign_bytes import MAX_READ
+from pytest_multihost.core.model.foreign_bytes import MAX_READ, read_at
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _ANCESTORS = "1"
@@ -185,7 +185,7 @@ class LentMemory:
 
 def _listed(memory: int, at: int, count: int) -> Iterator[tuple[int, int]]:
     """Yield the addresses and sizes that a program's memory lists (iovec(3type))."""
-    return _PIECE.iter_unpack(os.pread(memory, count * _PIECE.size, at) if count else b"")
+    return _PIECE.iter_unpack(read_at(memory, count * _PIECE.size, at))
 
 
 def _pieces(memory: int, asked: Sequence[tuple[int, int]]) -> Iterator[bytes]:
@@ -195,12 +195,9 @@ def _pieces(memory: int, asked: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         OSError: None can be read.
     """
     for number, (address, size) in enumerate(asked):
-        try:
-            found = os.pread(memory, min(size, MAX_READ), address)
-        except (OSError, OverflowError):
-            if not number:
-                raise OSError(errno.EFAULT, "no such memory") from None
-            return
+        found = read_at(memory, min(size, MAX_READ), address)
+        if not found and size and not number:
+            raise OSError(errno.EFAULT, "no such memory")
         yield found
         if len(found) < size:
             return

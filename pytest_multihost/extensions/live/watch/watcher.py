@@ -15,20 +15,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.source import files_below
 from pytest_multihost.core.model.stack import context_of
-from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.extensions.live.machine import Worlds, children_of, choose, worlds_here
 from pytest_multihost.extensions.live.numbering import numbered
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import LocalReader
 from pytest_multihost.extensions.live.seen_world import SeenJob, judge_job
+from pytest_multihost.extensions.live.shown import texts_of
 from pytest_multihost.extensions.live.watch.ending import end_ranks, is_of_pool, stop_run
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer, answer_to, told_in
 from pytest_multihost.extensions.live.watch.option import END, REPORT
@@ -42,7 +40,10 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 """Time from one look to the next: at first, and at most."""
 
 _ALWAYS = "PYTEST_MULTIHOST_WATCH_ALWAYS"
-"""A variable of benchmarks: jobs are looked at although they work, to try the judgement itself."""
+"""A variable of benchmarks: jobs are looked at although they work, and looks are written to a file.
+
+It is the path of this file, which has one JSON object a line.
+"""
 
 ENDS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 """Signals with which somebody ends the run: the ranks work again then, to end."""
@@ -91,7 +92,7 @@ class Watcher:
     _watches: dict[int, _Watch] = field(default_factory=dict)
     _last: tuple[float, Tree] = (0.0, Tree())
     _look: threading.Thread | None = None
-    _always: bool = field(default_factory=lambda: _ALWAYS in os.environ)
+    _always: str = field(default_factory=lambda: os.environ.get(_ALWAYS, ""))
 
     def used_s(self) -> float:
         """Return the processor time of this thread."""
@@ -153,6 +154,7 @@ class Watcher:
                     controllers = frozenset({watch.told.controller} - {0})
                     asked = replace(job, alarmed=self._alarmed(), controllers=controllers)
                     seen = _judged(asked)
+                    self._record(watch, seen)
                     if not watch.is_kept:
                         self._keep(pid, watch, tree, job, seen)
             except (MultihostError, OSError, LookupError, ValueError):
@@ -160,6 +162,18 @@ class Watcher:
             cost_s = time.process_time() - begun_s
             watch.next_s = time.monotonic() + max(watch.wait_s, 10 * cost_s)
             watch.wait_s = _FIRST_S if self._always else min(2 * watch.wait_s, _MOST_S)
+
+    def _record(self, watch: _Watch, seen: SeenJob) -> None:
+        """Write a look to the file of benchmarks, if there is one."""
+        if self._always:
+            told = {
+                "test": watch.told.test,
+                "is_proven": seen.is_proven and seen.judged.finding.outcome == "hung",
+                "outcome": seen.judged.finding.outcome,
+                "reason": str(seen.judged.finding.reason),
+            }
+            with Path(self._always).open("a") as file:
+                file.write(f"{json.dumps(told)}\n")
 
     def _alarmed(self) -> frozenset[int]:
         return frozenset(pid for pid, each in told_in(self.folder).items() if each.has_alarm)
@@ -188,14 +202,17 @@ class Watcher:
         found = seen.judged.diagnosis
         if found is None:
             return
-        now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-        verdict = build_verdict(seen.judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
-        page = page_of(seen.judged, job.title, shows_native=False)
+        texts = texts_of(job, seen.judged)
         is_proven = seen.is_proven and seen.judged.finding.outcome == "hung"
-        text = f"{json.dumps(verdict.record(), indent=2)}\n"
         ends = is_proven and self.mode == END and job.within == pid and self._is_in_call(pid, watch)
         is_pool = is_of_pool(seen.judged.result.dumps)
-        told = Answer(watch.told.number, page, text, is_proven, has_ended=ends and not is_pool)
+        told = Answer(
+            watch.told.number,
+            texts.page,
+            texts.verdict,
+            is_proven,
+            has_ended=ends and not is_pool,
+        )
         answer(self.folder, pid, told)
         watch.seen = tree
         is_first = pid == min(job.pids.values()) or pid not in job.pids.values()
@@ -205,7 +222,7 @@ class Watcher:
             then = _then(ends=ends, is_pool=is_pool)
             _say(f"{found.summary}: nothing can move any more in {whose}{then}")
             if not watch.told.test:
-                _say(page)
+                _say(texts.page)
         if ends and is_pool:
             stop_run(pid)
         elif ends:
