@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.core.watch.probes import SpiedThread
 from pytest_multihost.extensions.live.remains import states_of, without_remains
+from pytest_multihost.testing import KernelSnapshot, Process, Thread
 
 pytestmark = pytest.mark.unit
 
