@@ -32,12 +32,18 @@ FORK = multiprocessing.get_context("fork")
 def hold(path, rank, seconds=600.0):
     """Hold the lock as rank 1, and wait for it as another rank."""
     with Path(path).open("a") as file:
+        take(path, rank, file)
         if rank == 1:
-            fcntl.flock(file, fcntl.LOCK_EX)
             time.sleep(seconds)
-        else:
-            time.sleep(0.5)
-            fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def take(path, rank, file):
+    """Take the lock, rank 1 as the first."""
+    held = Path(f"{path}.held")
+    while rank != 1 and not held.exists():
+        time.sleep(0.05)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    held.touch()
 
 
 def start(target, *arguments):
@@ -101,9 +107,7 @@ def test_that_polls_for_a_file_that_comes_after_40_seconds(tmp_path):
 def test_with_a_slow_compiler(lock):
     def build(path, rank):
         with Path(path).open("a") as file:
-            if rank != 1:
-                time.sleep(0.5)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            take(path, rank, file)
             if rank == 1:
                 subprocess.run(["sleep", str(STILL_S)], check=True)
 
@@ -213,9 +217,7 @@ def test_whose_ranks_have_alarms(lock):
 def test_with_an_event_and_a_timeout(lock):
     def wait(path, rank):
         with Path(path).open("a") as file:
-            if rank != 1:
-                time.sleep(0.5)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            take(path, rank, file)
             if rank == 1:
                 threading.Event().wait(STILL_S)
 
@@ -304,9 +306,7 @@ def test_with_a_rank_that_sleeps_45_seconds(lock):
 def test_with_a_select_of_30_seconds(lock):
     def wait(path, rank):
         with Path(path).open("a") as file:
-            if rank != 1:
-                time.sleep(0.5)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            take(path, rank, file)
             if rank == 1:
                 one, _ = socket.socketpair()
                 select.select([one], [], [], 30.0)
@@ -418,7 +418,8 @@ def test_of_a_shared_value(lock):
 def test_whose_shell_ends_the_ranks(lock):
     program = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'a'), fcntl.LOCK_EX)"
     ranks = start(hold, lock)
-    time.sleep(0.3)
+    while not Path(f"{lock}.held").exists():
+        time.sleep(0.05)
     done = subprocess.run(
         ["timeout", "-s", "KILL", str(int(STILL_S)), sys.executable, "-c", program, str(lock)],
         check=False,

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.source import files_below
@@ -172,8 +173,7 @@ class Watcher:
                 "outcome": seen.judged.finding.outcome,
                 "reason": str(seen.judged.finding.reason),
             }
-            with Path(self._always).open("a") as file:
-                file.write(f"{json.dumps(told)}\n")
+            files.append(Path(self._always), f"{json.dumps(told)}\n")
 
     def _alarmed(self) -> frozenset[int]:
         return frozenset(pid for pid, each in told_in(self.folder).items() if each.has_alarm)
