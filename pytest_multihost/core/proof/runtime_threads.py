@@ -12,9 +12,11 @@ taken for one (`core/watch/kernel/return_addresses.py` finds them). Some of thes
 of ended frames. Such a word can make a runtime's thread look like another thread, which only
 prevents a proof. The opposite error, which would make a proof wrong, cannot happen.
 
-There is one exception, the idle workers of tensorstore's thread pool: they reuse the stacks of
-threads that have ended, full of Python's return addresses, and would block a proof for a minute
-after each restore of a checkpoint. They are recognized by the loop that they wait in.
+There are two exceptions. The idle workers of tensorstore's thread pool reuse the stacks of threads
+that have ended, full of Python's return addresses, and would block a proof for a minute after each
+restore of a checkpoint. They are recognized by the loop that they wait in. So is the thread of
+torch's profiler, which waits for five seconds at a time until the process ends: one remain of
+Python's in its frame would block all proofs.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ def is_idle(thread: Thread) -> bool:
 
 def is_runtime_thread(thread: Thread) -> bool:
     """Return whether a thread is the runtime's own: its stack has no other code."""
-    if moves_data_of_nccl(thread):
+    if moves_data_of_nccl(thread) or thread.function in PROFILERS:
         return True
     if not thread.code:
         return False

@@ -12,6 +12,7 @@ from pytest_multihost.core.proof.runtime_threads import (
     has_gloo_timeout,
     is_ended_by_signal,
     is_ended_by_stop,
+    is_runtime_thread,
     profiler_of,
 )
 from pytest_multihost.core.proof.system_calls import SystemCall, restarted_call
@@ -88,6 +89,13 @@ def test_a_thread_of_the_profiler_is_not_gloos() -> None:
     assert has_gloo_timeout(gloos)
     profilers = thread(code=(TORCH, LIBC), ends_s=130.0, function=PROFILERS[0])
     assert not has_gloo_timeout(profilers)
+
+
+def test_a_remain_of_python_does_not_make_the_profilers_thread_one_of_python() -> None:
+    """The function in which it waits says whose it is; a thread of Python waits in none of them."""
+    code = (LIBC, "/usr/lib/libpython3.11.so.1.0", TORCH)
+    assert is_runtime_thread(thread(code=code, ends_s=130.0, function=PROFILERS[0]))
+    assert not is_runtime_thread(thread(code=code, ends_s=130.0))
 
 
 def test_the_profiler_is_known_by_the_innermost_function_of_torch() -> None:
