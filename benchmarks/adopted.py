@@ -72,11 +72,32 @@ def pytest_command(*args: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *(f"-pno:{name}" for name in off), *args]
 
 
+COLLECT = """
+import sys, pytest
+class Names:
+    def pytest_collection_finish(self, session):
+        open(sys.argv[1], "w").writelines(f"{item.nodeid}\\n" for item in session.items)
+sys.exit(pytest.main(sys.argv[2:], plugins=[Names()]))
+"""
+
+
 def collect(tests: Sequence[str]) -> list[str]:
-    """Return the ids of the tests."""
-    command = pytest_command("--collect-only", *tests)
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return [line for line in found.splitlines() if "::" in line and not line.startswith(" ")]
+    """Return the ids of the tests, whatever the suite's options make pytest print."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder, "names")
+        command = pytest_command("--collect-only", *tests)[3:]
+        subprocess.run(
+            [sys.executable, "-c", COLLECT, str(page), *command], capture_output=True, check=False
+        )
+        return page.read_text().splitlines() if page.exists() else []
+
+
+def case_name(test: str) -> str:
+    """Return the name of a test in junit's file."""
+    file, *inside = test.partition("[")[0].split("::")
+    *classes, name = inside
+    module = file.removesuffix(".py").replace("/", ".")
+    return f"{'.'.join((module, *classes))} {name}{test[test.find('[') :] if '[' in test else ''}"
 
 
 def run(tests: Sequence[str], way: str, adopt: str) -> Iterator[Result]:
@@ -86,15 +107,31 @@ def run(tests: Sequence[str], way: str, adopt: str) -> Iterator[Result]:
         page = Path(folder, "junit.xml")
         command = pytest_command("-W", "ignore", f"--junitxml={page}", *extra, *tests)
         subprocess.run(command, capture_output=True, check=False, timeout=3600)
-        cases = list(ElementTree.parse(page).iter("testcase")) if page.exists() else []  # noqa: S314
-    names = {f"{case.get('name')}": case for case in cases}
+        found = list(ElementTree.parse(page).iter("testcase")) if page.exists() else []  # noqa: S314
+    cases: dict[str, list[ElementTree.Element]] = {}
+    for each in found:
+        cases.setdefault(f"{each.get('classname')} {each.get('name')}", []).append(each)
     for test in tests:
-        case = names.get(test.rpartition("::")[2])
-        ended = None if case is None else next((e for e in case if e.tag != "properties"), None)
+        name = case_name(test)
+        sized = [case for key in cases if is_of_a_size(key, name) for case in cases[key]]
+        same = cases.get(name) or sized
+        ends = [next((e for e in case if e.tag in ENDS), None) for case in same]
+        ended = next((each for each in ends if each is not None), None)
         outcome = "passed" if ended is None else ended.tag
-        seconds = 0.0 if case is None else float(case.get("time", 0))
+        seconds = sum(float(each.get("time", 0)) for each in same)
         reason = "" if ended is None else str(ended.get("message", ""))[:200]
-        yield Result(test, way, "missing" if case is None else outcome, seconds, reason)
+        yield Result(test, way, outcome if same else "missing", seconds, reason)
+
+
+ENDS = ("failure", "error", "skipped")
+
+
+def is_of_a_size(case: str, name: str) -> bool:
+    """Return whether a case is the test with one size of a list of sizes."""
+    own, _, params = name.rstrip("]").partition("[")
+    found, _, sized = case.rstrip("]").partition("[")
+    *before, size = sized.rsplit("-", 1)
+    return found == own and params == "".join(before) and size.isdigit()
 
 
 def show(results: Sequence[Result]) -> None:
