@@ -7,7 +7,7 @@ controller, `launcher` starts worlds, and `world` is the ranks of one server. `l
 restores the terminal of a controller that is killed.
 """
 
-from pytest_multihost.core.launch.server.fork_safety import fork_problems
+from pytest_multihost.core.launch.server.fork_safety import call_fork_problems, fork_problems
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
 from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
 from pytest_multihost.core.launch.server.start_server import (
@@ -25,6 +25,7 @@ __all__ = [
     "ServerLauncher",
     "ServerProgram",
     "ServerWorld",
+    "call_fork_problems",
     "exec_server",
     "fork_problems",
     "fork_server",

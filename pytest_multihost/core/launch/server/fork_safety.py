@@ -5,6 +5,9 @@ first parallel loop, an XLA client, an importing plugin), the child waits for it
 harness itself would cause a hang. Measured: after a torch matmul on two threads, or one `jnp.ones`,
 before the fork, every rank hangs. So the controller is forked only if it has a single thread and no
 runtime is up.
+
+The ranks of a call use nothing of pytest. For them, threads of pytest's plugins that only wait are
+permitted: they hold locks of their own plugin at most.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
+from pytest_multihost.core.cpython_private import current_frames
 from pytest_multihost.core.jax_private import may_have_backend
 
 _TASKS = Path("/proc/self/task")
@@ -38,6 +43,77 @@ def fork_problems() -> list[str]:
         others = ", ".join(each.name for each in threading.enumerate() if each is not main)
         problems.append(f"there are other Python threads: {others}")
     return problems or _native_thread_problems()
+
+
+_NEIGHBOURS = frozenset({"execnet", "pytest_rerunfailures", "pytest_timeout", "xdist"})
+"""Packages of pytest's plugins that start threads in its process."""
+
+_WAITS = frozenset(
+    {
+        ("execnet.gateway_base", "read"),
+        ("selectors", "select"),
+        ("socket", "accept"),
+        ("threading", "wait"),
+    }
+)
+"""Modules and functions in which such a thread waits, and holds no lock of other code."""
+
+
+def call_fork_problems() -> list[str]:
+    """Return why this process must not be forked for a call; empty if it may be.
+
+    A thread is no problem if it waits, and only a plugin of pytest and the standard library are on
+    its stack.
+    """
+    problems = _runtime_problems()
+    names = {each.ident: each for each in threading.enumerate()}
+    own = threading.get_ident()
+    others = {ident: frame for ident, frame in current_frames().items() if ident != own}
+    foreign = [
+        _described(names.get(ident), frame)
+        for ident, frame in others.items()
+        if not is_idle_neighbour(names.get(ident), list(_frames(frame)))
+    ]
+    if foreign:
+        problems.append(f"another thread runs in pytest's process: {', '.join(foreign)}")
+    return problems or _native_thread_problems(permitted=len(others))
+
+
+def is_idle_neighbour(thread: threading.Thread | None, frames: Sequence[FrameType]) -> bool:
+    """Return whether a thread of a known plugin of pytest waits.
+
+    Args:
+        thread: None: `threading` does not know it.
+        frames: Innermost first.
+    """
+    modules = [str(each.f_globals.get("__name__", "")) for each in frames]
+    packages = {each.partition(".")[0] for each in modules}
+    if isinstance(thread, threading.Timer):  # its function is not on the stack yet
+        packages.add(thread.function.__module__.partition(".")[0])
+    is_waiting = bool(frames) and (modules[0], frames[0].f_code.co_name) in _WAITS
+    is_neighbours = bool(packages & _NEIGHBOURS)
+    return is_waiting and is_neighbours and packages <= _NEIGHBOURS | sys.stdlib_module_names
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _described(thread: threading.Thread | None, innermost: FrameType) -> str:
+    """Return a thread's name, and the innermost function of it that is not the standard library."""
+    frames = list(_frames(innermost))
+    own = (
+        each
+        for each in frames
+        if str(each.f_globals.get("__name__", "")).partition(".")[0]
+        not in sys.stdlib_module_names - {"__main__"}
+    )
+    at = next(own, innermost)
+    name = "one without a name" if thread is None else thread.name
+    place = f"{Path(at.f_code.co_filename).name}:{at.f_lineno}"
+    return f"{name}, in {at.f_code.co_qualname} ({place})"
 
 
 def _runtime_problems() -> list[str]:
@@ -65,13 +141,17 @@ def _open_paths() -> Sequence[str]:
     return paths
 
 
-def _native_thread_problems() -> list[str]:
+def _native_thread_problems(permitted: int = 0) -> list[str]:
     """Report native threads, after a trial fork whose handlers may have stopped them.
 
     OpenBLAS, which numpy starts on import, ends its pool in its own fork handler. jemalloc's
     handlers do not end its thread, but hold its locks during the fork.
+
+    Args:
+        permitted: Number of other threads that are known to be harmless.
     """
-    if len(_thread_names()) > 1:
+    most = 1 + permitted
+    if len(_thread_names()) > most:
         with warnings.catch_warnings():
             # Python 3.12+ warns of forks with threads, which is what this tests.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -80,11 +160,12 @@ def _native_thread_problems() -> list[str]:
             os._exit(0)
         os.waitpid(pid, 0)
     deadline = time.monotonic() + _SETTLE_S
-    while len(names := _thread_names()) > 1 and time.monotonic() < deadline:
+    while len(names := _thread_names()) > most and time.monotonic() < deadline:
         time.sleep(0.002)
-    if len(names) == 1:
+    if len(names) <= most:
         return []
-    return [f"native code in it runs {len(names) - 1} threads: {', '.join(sorted(set(names)))}"]
+    count = len(names) - most
+    return [f"native code in it runs {count} threads: {', '.join(sorted(set(names)))}"]
 
 
 def _thread_names() -> list[str]:

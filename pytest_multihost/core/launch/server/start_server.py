@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,26 +44,35 @@ Prepare = Callable[[], Callable[[], None]]
 """Prepares a server before its first fork; returns what the server must do when it ends."""
 
 
-def fork_server(run_rank: RunRank, prepare: Prepare) -> ServerConnection:
+def fork_server(
+    run_rank: RunRank,
+    prepare: Prepare,
+    *,
+    find_problems: Callable[[], list[str]] = fork_problems,
+) -> ServerConnection:
     """Fork this process into a server.
 
-    This requires that `fork_problems` finds none: the server begins with one thread and no lock
-    held.
+    This requires that no problems are found: the server begins with one thread and no lock held
+    that it may want.
 
     Args:
         prepare: Runs once in the server before its first fork.
+        find_problems: Returns why this process must not be forked.
 
     Raises:
         UnsoundForkError: This process has threads or runtimes that a fork would break.
     """
-    if problems := fork_problems():
+    if problems := find_problems():
         raise UnsoundForkError(
             "pytest's own process cannot be forked into ranks: a rank would hang, not fail",
             seen="; ".join(problems),
         )
     controller = os.getpid()
     with _control_pair() as (ours, theirs):
-        if (pid := os.fork()) == 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # 3.12+, of a permitted thread
+            pid = os.fork()
+        if pid == 0:
             ours.close()
             die_with_parent(controller)  # until it serves
             prepare_and_serve(theirs, run_rank, prepare, controller=controller)
