@@ -256,10 +256,12 @@ class Parked:
     Attributes:
         runs_more: Whether the program has registered a function with `atexit`: it runs when the
             process ends, and may meet other ranks.
+        leaves: Whether its process ends now, and waits for no gate: runtime and sockets close.
     """
 
     kind: ClassVar = "parked"
     runs_more: bool = False
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class RankFacts:
         phase: The last phase that it reached.
         parked_s: When its test body was over.
         runs_more: Whether code of the program runs when its process ends; see `Parked`.
+        leaves: Whether its process ends when its test body is over.
         was_ended: Whether the harness ended its process.
         interrupted: An exception that left the test without a report, or the backend's failure.
         failure: The first report of a raise, or `interrupted`; a raise that xfail expects only if
@@ -63,6 +64,7 @@ class RankFacts:
     ready_s: float | None = None
     parked_s: float | None = None
     runs_more: bool = False
+    leaves: bool = False
     done_s: float | None = None
     exited_s: float | None = None
     exit: Exited | None = None
@@ -130,6 +132,8 @@ class RankFacts:
         """Whether its process ended neither regularly after its release nor by the harness."""
         if self.exit is None or self.was_ended or self.is_killed_as_planned:
             return False
+        if self.leaves:
+            return self.exit.code != 0
         is_over = self.done_s is not None or self.interrupted is not None
         return not ("exit" in self.released and is_over and self.exit.code == 0)
 
@@ -194,8 +198,8 @@ def _progress_changes(event: Event) -> _Changes:
             return {"program_ready_s": event.at_s}
         case PhaseEntered(phase, xfail):
             return {"phase": phase, **({"xfail_before_setup": xfail} if xfail else {})}
-        case Parked(runs_more):
-            return {"parked_s": event.at_s, "runs_more": runs_more}
+        case Parked(runs_more, leaves):
+            return {"parked_s": event.at_s, "runs_more": runs_more, "leaves": leaves}
         case Done():
             return {"done_s": event.at_s, "phase": "shutdown"}
         case TerminalWanted():

@@ -32,6 +32,7 @@ from pytest_multihost.core.rank.services import (
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
     leave,
+    leave_now,
     send_interrupted,
     sending_errors,
 )
@@ -44,11 +45,15 @@ def run_body(
     backend: Backend,
     hook: pluggy.HookRelay,
     body: Callable[[], object],
+    *,
+    leaves: bool = False,
 ) -> None:
     """Run a function in a rank that has started; returns only in a process that it has forked.
 
     Args:
         body: What it returns is kept until the rank leaves.
+        leaves: Whether the rank's process ends with the function, as one of `multiprocessing` does;
+            else it waits until the functions of all ranks are over.
     """
     link, root = ControllerLink(channel), str(Path.cwd())
     # Exit handlers that a backend has registered, such as jax's shutdown barrier, must not run.
@@ -63,7 +68,7 @@ def run_body(
     else:
         if channel.is_ours:
             end_test()
-            _end(link, runs_more=bool(own_handlers))
+            _end(link, runs_more=bool(own_handlers), leaves=leaves)
         del kept
 
 
@@ -104,15 +109,18 @@ def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
     send_interrupted(channel, error, root=root)
 
 
-def _end(link: ControllerLink, *, runs_more: bool) -> NoReturn:
+def _end(link: ControllerLink, *, runs_more: bool, leaves: bool) -> NoReturn:
     """Wait until the scripts of all ranks are over, and leave.
 
     Args:
         runs_more: Whether the script has registered functions of its own with `atexit`.
     """
     leave_body()
-    link.send(Parked(runs_more=runs_more))
+    link.send(Parked(runs_more=runs_more, leaves=leaves))
     park_services()
+    if leaves:
+        link.send(Done())
+        leave_now()
     link.await_gate("teardown")
     link.send(Done())
     leave(link)

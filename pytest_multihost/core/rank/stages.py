@@ -127,6 +127,11 @@ def leave(link: ControllerLink) -> NoReturn:
     `atexit` still run, coverage is saved, and the standard streams are flushed.
     """
     link.await_gate("exit")
+    leave_now()
+
+
+def leave_now() -> NoReturn:
+    """End the process as `leave` does, without the gate."""
     try:
         run_exit_handlers()
         save_coverage()
