@@ -15,6 +15,7 @@ import gc
 import glob
 import linecache
 import multiprocessing.process
+import multiprocessing.util
 import re
 import sys
 import threading
@@ -34,6 +35,23 @@ get_frame = sys._getframe
 
 current_frames = sys._current_frames
 """Returns the innermost frame of each thread, by the thread's identifier."""
+
+
+def run_as_child(process: multiprocessing.process.BaseProcess) -> None:
+    """Run a process's function in this process, which was forked for it.
+
+    As `multiprocessing` does, its queues get threads of their own, and are written out at the end.
+    """
+    parts: Any = multiprocessing.process
+    parts._current_process = process
+    parts._children = set()
+    own: Any = process
+    own._after_fork()
+    try:
+        process.run()
+    finally:
+        own_util: Any = multiprocessing.util
+        own_util._exit_function()
 
 
 def is_raised_at(code: CodeType, offset: int) -> bool:

@@ -8,18 +8,20 @@ hazards, a verdict and artifacts.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pluggy
 import pytest
 
 from pytest_multihost.core.backends import Backend
-from pytest_multihost.core.launch.server import ServerLauncher, fork_problems, fork_server
+from pytest_multihost.core.launch.server import ServerLauncher, call_fork_problems, fork_server
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import NoWorldError, SettingError, UnsoundForkError
 from pytest_multihost.core.model.event import Interrupted
@@ -37,6 +39,13 @@ from pytest_multihost.core.report.text import page_sections
 
 _KEPT = ("PYTEST_MULTIHOST_", "GLOO_SOCKET_IFNAME")
 """The variables of a rank that it keeps, beside those of pytest's process."""
+
+
+IN_RANK = "this process is itself a rank"
+"""Why a rank starts processes as before."""
+
+_PYTEST = os.getpid()
+"""The process that has imported this: the others are forked from it."""
 
 
 class CallFailedError(RuntimeError):
@@ -77,13 +86,13 @@ def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 2) 
 
 def call_problems() -> list[str]:
     """Return why no function can be run on ranks here; empty if it can."""
-    if not RUNNING:
+    if not RUNNING or os.getpid() != _PYTEST:
         return ["no test runs in this process"]
     try:
         current_world()
     except NoWorldError:
-        return fork_problems()
-    return ["this process is itself a rank"]
+        return call_fork_problems()
+    return [IN_RANK]
 
 
 def call_ranks(function: Callable[[int], object], size: int) -> None:
@@ -96,27 +105,111 @@ def call_ranks(function: Callable[[int], object], size: int) -> None:
         CallFailedError: A rank failed; or torch's exception.
     """
     __tracebackhide__ = True
+    attempt = run_call(function, size)
+    item = RUNNING[-1]
+    finding = attempt.judged.finding
+    failing = [each for each in attempt.analyses if each.fails_test]
+    if finding.status in ("passed", "xpassed"):
+        if failing:
+            pytest.fail(failing[0].headline, pytrace=False)
+        return
+    if finding.outcome == "hung":
+        raise hung_error(attempt)
+    item.add_report_section("call", "multihost", _page(attempt))
+    first = next((e for e in finding.ranks if e.facts.rank == finding.headline), finding.ranks[0])
+    raise _failure(first)
+
+
+def run_call(
+    function: Callable[[int], object],
+    size: int,
+    *,
+    timeout_s: float | None = None,
+    leaves: bool = False,
+) -> CompletedAttempt:
+    """Run ``function(rank)`` on ranks, and add their output to the test's report.
+
+    Args:
+        timeout_s: The world's timeout; None: as for other tests of the run.
+        leaves: Whether the process of a rank ends with its function.
+
+    Raises:
+        UnsoundForkError: pytest's process cannot be forked.
+        SettingError: No test runs in this process, or it is itself a rank.
+    """
+    __tracebackhide__ = True
     if problems := call_problems():
         kind = UnsoundForkError if RUNNING else SettingError
         raise kind("a function cannot be run on ranks here", seen="; ".join(problems))
     item = RUNNING[-1]
     run = run_without_tests(item.config)
-    mark = pytest.mark.multihost(ranks=size, backend="none")
+    timeout = {} if timeout_s is None else {"timeout": timeout_s}
+    mark = pytest.mark.multihost(ranks=size, backend="none", **timeout)
     item.add_marker(mark)
     try:
         [plan] = plan_items(item.config, [item], run.tally.settings).values()
     finally:
         item.own_markers.remove(mark.mark)
-    call = _Call(function, dict(os.environ))
+    call = _Call(function, dict(os.environ), leaves=leaves)
     start = partial(call.run, backend=plan.backend, hook=item.config.hook)
-    launcher = ServerLauncher({"fork": partial(fork_server, start, _prepare)})
+    fork = partial(fork_server, start, _prepare, find_problems=call_fork_problems)
+    launcher = ServerLauncher({"fork": fork})
     launcher.open()
     try:
         attempt = run.run_world(item, plan, launcher)
     finally:
         launcher.close()
     add_results(item, attempt)
-    _require_passed(item, attempt)
+    return attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the ranks of a call tell pytest's process, in files of a folder.
+
+    Attributes:
+        folder: Of this call alone.
+    """
+
+    folder: str
+
+    def give(self, rank: int, value: object) -> None:
+        """Keep what a rank tells; it must be possible to pickle it."""
+        data = pickle.dumps(value)  # first: what cannot be pickled leaves no file
+        Path(self.folder, str(rank)).write_bytes(data)
+
+    def of(self, rank: int, default: object = None) -> Any:  # noqa: ANN401 - any value
+        """Return what a rank has told."""
+        path = Path(self.folder, str(rank))
+        return pickle.loads(path.read_bytes()) if path.exists() else default  # noqa: S301 - our own
+
+
+def ended_by(of: RankFinding) -> int:
+    """Return the signal that has ended a rank's process; 0: none has, or the harness did."""
+    ended = of.facts.exit
+    return 0 if ended is None or of.facts.was_ended else ended.signal or 0
+
+
+def hung_error(attempt: CompletedAttempt) -> CallHungError:
+    """Return the error that has the verdict's page."""
+    return CallHungError(f"HUNG  {attempt.judged.finding.reason}\n{_page(attempt)}")
+
+
+def note_call(attempt: CompletedAttempt) -> None:
+    """Add the verdict to the report of the test, which decides by itself how it ends."""
+    item, finding = RUNNING[-1], attempt.judged.finding
+    if finding.status not in ("passed", "xpassed"):
+        item.add_report_section("call", "multihost", f"{finding.reason}\n{_page(attempt)}")
+    item.stash[HUNG_CALL] = finding.outcome == "hung" or item.stash.get(HUNG_CALL, False)
+
+
+HUNG_CALL = pytest.StashKey[bool]()
+"""Whether a call of a test hung, and the test went on."""
+
+
+def _page(attempt: CompletedAttempt) -> str:
+    sections = page_sections(attempt.judged, files=attempt.files, columns=None, added={})
+    return "\n".join(text for each in sections for text in (each.title, each.text))
 
 
 def _prepare() -> Callable[[], None]:
@@ -131,6 +224,7 @@ class _Call:
 
     function: Callable[[int], object]
     variables: Mapping[str, str]
+    leaves: bool = False
 
     def run(
         self, spec: RankSpec, channel: Channel, *, backend: Backend, hook: pluggy.HookRelay
@@ -138,7 +232,8 @@ class _Call:
         """Run the function in a rank. Never returns."""
         start_rank(spec, channel)
         start_backend(spec, channel, backend)
-        run_body(spec, channel, backend, hook, partial(self._body, spec.rank))
+        body = partial(self._body, spec.rank)
+        run_body(spec, channel, backend, hook, body, leaves=self.leaves)
         os._exit(0)  # of a process that the function has forked
 
     def _body(self, rank: int) -> None:
@@ -150,24 +245,6 @@ class _Call:
         except SystemExit as ended:
             if ended.code:
                 raise
-
-
-def _require_passed(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Raise the exception that torch has for a failed rank; add the verdict to the report."""
-    __tracebackhide__ = True
-    finding = attempt.judged.finding
-    failing = [each for each in attempt.analyses if each.fails_test]
-    if finding.status in ("passed", "xpassed") and not failing:
-        return
-    sections = page_sections(attempt.judged, files=attempt.files, columns=None, added={})
-    page = "\n".join(text for each in sections for text in (each.title, each.text))
-    if finding.status in ("passed", "xpassed"):
-        pytest.fail(failing[0].headline, pytrace=False)
-    if finding.outcome == "hung":
-        raise CallHungError(f"HUNG  {finding.reason}\n{page}")
-    item.add_report_section("call", "multihost", page)
-    first = next((e for e in finding.ranks if e.facts.rank == finding.headline), finding.ranks[0])
-    raise _failure(first)
 
 
 def _failure(of: RankFinding) -> Exception:
@@ -198,5 +275,6 @@ def _code(failure: object, of: RankFinding) -> int:
     """Return the exit code that its process would have had."""
     if isinstance(failure, Interrupted):
         text = failure.error.message
-        return int(text) if text.lstrip("-").isdigit() else 1
+        is_exit = failure.error.type == "SystemExit"
+        return int(text) if is_exit and text.lstrip("-").isdigit() else 1
     return of.exit_code or 0

@@ -4,7 +4,8 @@
 * `collect` gives adopted tests the marker `multihost`, and says how many there are.
 * `processes` are stand-ins, inside a rank, for the processes that a harness would start.
 * `torch_classes` and `deepspeed_classes` adopt the tests of classes; `enter` prepares their ranks.
-* `calls` adopts calls that start ranks in the middle of a test.
+* `calls` adopts calls that start ranks in the middle of a test, `groups` processes that it starts
+  and joins; `joined` reads whether it does, and `refusals` says why not.
 * `option` names the adapters, and `differences` has what differs for an adopted test.
 """
 

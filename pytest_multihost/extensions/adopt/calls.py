@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
-from pytest_multihost.core.pytest_plugin.calls import CallHungError, call_problems, call_ranks
+from pytest_multihost.core.pytest_plugin.calls import (
+    HUNG_CALL,
+    CallHungError,
+    call_problems,
+    call_ranks,
+)
 from pytest_multihost.core.rank import thread_variables
+from pytest_multihost.extensions.adopt.groups import Groups
+from pytest_multihost.extensions.adopt.refusals import Refusals
 
 _MODULE = "torch.multiprocessing"
 
@@ -27,12 +33,14 @@ class Calls:
 
     Attributes:
         adopted: Number of calls that ran on ranks.
-        refused: Why others did not, and how often.
+        refusals: Why others did not.
+        groups: Processes that tests start and join.
     """
 
     def __init__(self) -> None:
         self.adopted = 0
-        self.refused: Counter[str] = Counter()
+        self.refusals = Refusals()
+        self.groups = Groups(self.refusals)
 
     def start_processes(
         self,
@@ -48,7 +56,7 @@ class Calls:
         __tracebackhide__ = True
         why = [] if join else ["join=False: the test goes on while they run"]
         if problems := why or call_problems():
-            self.refused[problems[0]] += 1
+            self.refusals.add(f"{_MODULE}.start_processes", problems[0])
             return real(fn, args, nprocs, join, *others, **options)
         self.adopted += 1
         call_ranks(lambda rank: fn(rank, *args), nprocs)
@@ -70,29 +78,30 @@ class Calls:
         for home, real in kept:
             home.start_processes = partial(self.start_processes, real)  # type: ignore[attr-defined]
         try:
-            return (yield)
+            with self.groups.replacing():
+                return (yield)
         finally:
             for home, real in kept:
                 home.start_processes = real  # type: ignore[attr-defined]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
-        self, call: pytest.CallInfo[None]
+        self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Give a hang in a call its letter."""
+        """Give a hang in a call its letter, also if the test has ended it by its own timeout."""
         report = yield
-        if call.excinfo is not None and isinstance(call.excinfo.value, CallHungError):
+        has_hung = item.stash.get(HUNG_CALL, False) and call.when == "call"
+        if has_hung or isinstance(getattr(call.excinfo, "value", None), CallHungError):
             report.is_multihost_hang = True  # type: ignore[attr-defined]
         return report
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how many calls were adopted, and why others were not."""
-        if self.adopted or self.refused:
-            line = f"multihost: {self.adopted} calls ran on ranks of this plugin"
-            if self.refused:
-                why = ", ".join(f"{each} ({count})" for each, count in self.refused.most_common())
-                line += f"; {self.refused.total()} started processes: {why}"
-            terminalreporter.write_line(line)
+        adopted, refused = self.adopted + self.groups.adopted, str(self.refusals)
+        if adopted or refused:
+            calls = "1 call" if adopted == 1 else f"{adopted} calls"
+            line = f"multihost: {calls} ran on ranks of this plugin"
+            terminalreporter.write_line(f"{line}; {refused}" if refused else line)
 
 
 def pytest_configure(config: pytest.Config) -> None:
