@@ -37,6 +37,7 @@ UNBOUNDED: Mapping[str, Mapping[str, str]] = {
         "extensions/clock/page.py": "a page of a fixed size, which is checked",
     },
     "pickle.loads": {
+        "core/pytest_plugin/calls.py": "of ranks that were forked from this process",
         "core/rank/world.py": "between ranks, which are code of the user's",
         "core/torch_private.py": "of the rank's own torch",
         "extensions/simulated/jax_processes.py": "between ranks",

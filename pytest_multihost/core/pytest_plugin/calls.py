@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import pluggy
 import pytest
 
+from pytest_multihost.core import files
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.launch.server import ServerLauncher, call_fork_problems, fork_server
 from pytest_multihost.core.launch.wire import Channel
@@ -175,8 +176,7 @@ class Answers:
 
     def give(self, rank: int, value: object) -> None:
         """Keep what a rank tells; it must be possible to pickle it."""
-        data = pickle.dumps(value)  # first: what cannot be pickled leaves no file
-        Path(self.folder, str(rank)).write_bytes(data)
+        files.write(Path(self.folder, str(rank)), pickle.dumps(value))
 
     def of(self, rank: int, default: object = None) -> Any:  # noqa: ANN401 - any value
         """Return what a rank has told."""
