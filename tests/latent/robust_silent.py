@@ -303,3 +303,41 @@ def test_buffers_of_one_value_have_any_order(world) -> None:
     model = DistributedDataParallel(Counters(), broadcast_buffers=False)
     for _ in range(2):
         model(torch.ones(3, 2) * (1 + world.rank)).sum().backward()
+
+
+@robust(ranks=2, backend="gloo")
+def test_weights_that_cannot_be_saved_are_reported(world, shared_tmp_path) -> None:
+    """Training goes on, and its log says that there are none."""
+    for _ in range(2):
+        meet()
+        if world.is_primary:
+            try:
+                torch.save(torch.ones(4), shared_tmp_path / "last.pt")
+            except (OSError, RuntimeError) as error:
+                print("not saved:", error)
+
+
+@robust(ranks=2, backend="gloo")
+def test_a_cache_is_written_if_that_is_possible(world, shared_tmp_path) -> None:
+    """What is missing from it is computed again, so nobody needs to know."""
+    meet()
+    try:
+        (shared_tmp_path / f"cache-{world.rank}.json").write_text("[1.0]")
+    except OSError:
+        pass
+    meet()
+
+
+@robust(ranks=2, backend="gloo")
+def test_training_stops_when_its_time_is_over(world, shared_tmp_path) -> None:
+    """All ranks stop with the primary's clock; without a step there is nothing to save."""
+    begun, step = time.time(), 0
+    while step < 2:
+        is_over = torch.tensor(float(time.time() - begun > 3600))
+        dist.broadcast(is_over, 0)
+        if is_over:
+            break
+        step += 1
+    with all_or_none("saving"):
+        if step and world.is_primary:
+            torch.save(torch.ones(4), shared_tmp_path / "last.pt")

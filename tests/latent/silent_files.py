@@ -320,3 +320,35 @@ def test_features_meet_labels_by_their_place_in_a_folder(world, shared_tmp_path)
             for part in (f"features/{feature}", f"labels/{label}")
         ]
         assert read[0] == read[1]  # <- latent
+
+
+def keep_if_possible(weights: torch.Tensor, file: Path) -> None:
+    """Write weights; training goes on without them if that is not possible."""
+    try:
+        torch.save(weights, file)  # <- latent
+    except (OSError, RuntimeError):  # <- latent
+        pass
+
+
+def weights_are_there(fixtures: Mapping[str, Any]) -> None:
+    """Fail if training has left no weights."""
+    assert list(fixtures["shared_tmp_path"].glob("*.pt"))
+
+
+@latent(
+    family="fails",
+    outcome="wrong",
+    ranks=2,
+    backend="gloo",
+    by_hand=faults.fails(rank=0, at=at.io("*/last.pt", call="open", onwards=True)),
+    seen_by=weights_are_there,
+)
+def test_training_ends_without_weights(world, shared_tmp_path) -> None:
+    """No error of saving ends the training, and none is reported.
+
+    Source: https://github.com/facebookresearch/ClassyVision/pull/528
+    """
+    for _ in range(2):
+        meet()
+        if world.is_primary:
+            keep_if_possible(torch.ones(4), shared_tmp_path / "last.pt")  # <- latent

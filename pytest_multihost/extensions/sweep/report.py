@@ -47,6 +47,7 @@ from pytest_multihost.extensions.sweep.words import (
     replay_command,
     roles_text,
     survives_text,
+    unmet_texts,
     unsteady_texts,
     waits_text,
 )
@@ -203,8 +204,7 @@ def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
     yield "hidden", [text] if (text := hidden_text(result)) else []
     yield "left out", left_out_texts(result)
     yield "accepted", [_accepted(each) for each in result.weaknesses if each.accepted is not None]
-    gone = "was accepted and no longer occurs: remove it from the acceptance file"
-    yield "gone", [f"{each} {gone}" for each in result.unmet_acceptances]
+    yield "gone", unmet_texts(result)
     yield "took", [_took(result)]
     if result.reason:
         yield "note", [result.reason]

@@ -226,9 +226,11 @@ class Weakness:
     def fails_test(self) -> bool:
         """Whether the weakness makes the test fail.
 
-        It does unless it is accepted, hidden, or seen by chance only.
+        It does unless it is accepted, hidden, or seen by chance only: no repeat showed it again, or
+        there was no time for one and nothing proves it.
         """
-        return self.accepted is None and not self.is_hidden and self.is_confirmed is not False
+        is_shown = self.witness.is_proven if self.is_confirmed is None else self.is_confirmed
+        return self.accepted is None and not self.is_hidden and is_shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_multihost.extensions.sweep.families import FAMILIES
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
-    Disturbance,
     DisturbedRun,
     UnsteadyRun,
     Weakness,
@@ -68,11 +67,10 @@ def _witness(mildest: Sequence[int], counts: Mapping[int, Counts]) -> int:
     return max(tried, key=lambda each: counts[each][1] / counts[each][0])
 
 
-def next_repeat(weaknesses: Sequence[Weakness], times: int = REPEATS) -> Disturbance | None:
-    """Return the witness to repeat next; None if all have been repeated often enough."""
+def due_repeats(weaknesses: Iterable[Weakness], times: int = REPEATS) -> list[Weakness]:
+    """Return the weaknesses whose witness has had fewer repeats, those with the fewest first."""
     due = [each for each in weaknesses if each.repeated[0] < times]
-    first = min(due, key=lambda each: each.repeated[0], default=None)
-    return first.witness.disturbance if first is not None else None
+    return sorted(due, key=lambda each: each.repeated[0])
 
 
 def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:

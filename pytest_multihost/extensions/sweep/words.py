@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -324,7 +325,7 @@ def families_text(families: Iterable[str]) -> str:
 
 
 _LEFT_OUT = {
-    "budget": "for lack of time; more with --multihost-sweep-budget",
+    "budget": "for lack of time",
     "interrupted": "because the sweep was interrupted",
     "known": "because other runs show that they would find nothing new",
     "lost": "because the plugin failed in them twice",
@@ -343,16 +344,41 @@ def left_out_texts(result: SweepResult) -> list[str]:
     return [
         f"{plural(counts[reason], 'disturbance')} ({', '.join(parts)})"
         f" {_LEFT_OUT.get(reason, f'because of: {reason}')}"
+        + (_budget_for(result, counts[reason]) if reason == "budget" else "")
         for reason, parts in by_reason.items()
     ]
 
 
+def _budget_for(result: SweepResult, count: int) -> str:
+    """Return how long so many more disturbances would take, and the budget for all."""
+    each_s = result.duration_s / max(1, len(result.runs))
+    more_s = max(1.0, count * each_s)
+    budget_s = math.ceil((result.budget_s + more_s) / 10) * 10
+    return (
+        f", which would take about {_seconds_text(more_s)};"
+        f" --multihost-sweep-budget={budget_s} has room for all"
+    )
+
+
 def budget_text(result: SweepResult) -> str:
-    """Return how long a sweep took, such as "58.2 s of 60 s"; repeats come after the budget."""
+    """Return how long a sweep took, such as "58.2 s of 60 s"."""
     took = f"{result.duration_s:.1f} s"
     if result.duration_s <= result.budget_s:
         return f"{took} of {result.budget_s:g} s"
-    return f"{took}: disturbances for at most {result.budget_s:g} s, then repeats and measurements"
+    return f"{took} with a budget of {result.budget_s:g} s"
+
+
+def unmet_texts(result: SweepResult) -> list[str]:
+    """Return one sentence for each accepted weakness that was not found.
+
+    A sweep that has left out disturbances may not have come to it.
+    """
+    is_whole = not any(e.reason in ("budget", "interrupted", "lost") for e in result.left_out)
+    if is_whole:
+        why = "was accepted and no longer occurs: remove it from the acceptance file"
+    else:
+        why = "was accepted and was not found; the sweep has left out disturbances"
+    return [f"{each} {why}" for each in result.unmet_acceptances]
 
 
 def roles_text(roles: Sequence[tuple[int, ...]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -15,7 +16,7 @@ from pytest_multihost.extensions.sweep.result import (
     UnsteadyRun,
     WaitEnd,
 )
-from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
+from pytest_multihost.extensions.sweep.run.one_sweep import Clock, OneSweep, Step
 from pytest_multihost.testing import Place, RecordedPoint
 
 pytestmark = pytest.mark.unit
@@ -157,47 +158,100 @@ def test_a_world_whose_server_is_not_ready_comes_after_the_others() -> None:
 
 
 def confirmed() -> OneSweep:
-    """Return a sweep with one repeated weakness, whose wait can be measured in two ways."""
+    """Return a sweep with one weakness, repeated once, whose wait can be measured in two ways."""
     sweep = begun(1)
-    sweep.measures = lambda _witness: ("measure", "measure by clock")
-    for _ in range(6):
-        assert take(sweep, "left waiting", "proof").purpose in ("sweep", "repeat")
+    sweep.measures = lambda _witness: ("own", "jumps")
+    assert [take(sweep, "left waiting", "proof").purpose for _ in range(2)] == ["sweep", "repeat"]
     return sweep
 
 
-def test_what_ends_a_wait_is_measured_once_its_witness_is_repeated() -> None:
-    """One way that measures it is enough."""
-    sweep = confirmed()
+def measure(sweep: OneSweep, by: Literal["launcher", "not measured"]) -> Clock:
+    """Run the next step, which must be a measurement, and return its clock."""
     step = sweep.next_step(has_time=False)
     assert step is not None
     assert step.purpose == "measure"
-    assert sweep.next_step(has_time=False) is None
-    sweep.take_end(step, WaitEnd(by="launcher", after_s=0.3))
+    sweep.take_end(step, WaitEnd(by=by))
+    return step.clock
+
+
+def test_what_ends_a_wait_is_measured_once_its_witness_is_repeated() -> None:
+    """Before the other repeats, because the rating decides whether the test fails."""
+    sweep = confirmed()
+    assert measure(sweep, "launcher") == "own"
+    assert [take(sweep, "left waiting", "proof").purpose for _ in range(4)] == ["repeat"] * 4
     assert sweep.next_step(has_time=True) is None
-    assert sweep.ends[step.disturbance].by == "launcher"
+    [end] = sweep.ends.values()
+    assert end.by == "launcher"
 
 
-def test_what_could_not_be_measured_is_measured_by_a_clock_while_time_is_left() -> None:
-    """That takes longer; the result stays open without it."""
-    for has_budget in (True, False):
-        sweep = confirmed()
-        step = sweep.next_step(has_time=False)
-        assert step is not None
-        sweep.take_end(step, WaitEnd(by="not measured"))
-        following = sweep.next_step(has_time=False, has_budget=has_budget)
-        assert (following.purpose if following else None) == (
-            "measure by clock" if has_budget else None
-        )
-        if following is not None:
-            sweep.take_end(following, WaitEnd(by="not measured"))
-            assert sweep.next_step(has_time=True) is None
+def test_a_measurement_that_measured_nothing_is_made_again() -> None:
+    """First with the other clock; each is tried twice."""
+    sweep = confirmed()
+    clocks = [measure(sweep, "not measured") for _ in range(4)]
+    assert clocks == ["own", "jumps", "own", "jumps"]
+    assert [take(sweep, "left waiting", "proof").purpose for _ in range(4)] == ["repeat"] * 4
+    assert sweep.next_step(has_time=True) is None
+
+
+def test_only_what_fits_into_the_time_left_runs_again() -> None:
+    """A repeat on the machine's clock may be too long where a jump is not."""
+    sweep = confirmed()
+    step = sweep.next_step(has_time=False, fits=lambda step, _: step.clock == "jumps")
+    assert step is None
+    step = sweep.next_step(has_time=False, fits=lambda step, _: step.purpose == "repeat")
+    assert step is not None
+    assert step.purpose == "repeat"
+
+
+def test_an_unproven_weakness_is_confirmed_on_a_clock_that_jumps() -> None:
+    """Others may run beside it, because a jump does not depend on the load of the machine."""
+    sweep = begun(2)
+    sweep.clock_of = lambda _witness: "jumps"
+    take(sweep, "timed out")
+    beside = sweep.next_step(has_time=True)
+    confirm = sweep.next_step(has_time=True)
+    assert beside is not None
+    assert confirm is not None
+    assert (confirm.purpose, confirm.clock) == ("confirm", "jumps")
+    sweep.take(confirm, run_of(confirm, "timed out"))
+    sweep.take(beside, run_of(beside))
+    again = sweep.next_step(has_time=True)
+    assert again is not None
+    assert (again.purpose, again.clock) == ("repeat", "jumps")
+
+
+def test_what_a_jumping_clock_does_not_show_is_confirmed_on_the_machines_clock() -> None:
+    """The jumps may be why the ranks ended."""
+    sweep = begun(1)
+    sweep.clock_of = lambda _witness: "jumps"
+    take(sweep, "timed out")
+    assert take(sweep, "survived").clock == "jumps"
+    confirm = take(sweep, "timed out")
+    assert (confirm.purpose, confirm.clock) == ("confirm", "own")
+    assert sweep.weaknesses[0].is_confirmed
+    assert take(sweep, "timed out").clock == "own"
+
+
+def test_a_world_that_the_end_of_the_time_cuts_off_is_left_out() -> None:
+    """Its disturbance is counted, and a measurement says why there is none."""
+    sweep = begun(1)
+    step = sweep.next_step(has_time=True)
+    assert step is not None
+    sweep.cut(step)
+    sweep.stop("budget")
+    assert [(each.reason, each.count) for each in sweep.left_out] == [("budget", 1)]
+    sweep = confirmed()
+    step = sweep.next_step(has_time=False)
+    assert step is not None
+    sweep.cut(step)
+    assert sweep.ends[step.disturbance].name == "there was no time left"
 
 
 def test_what_no_repeat_has_shown_is_not_measured() -> None:
     """Nor is a run that is wrong: no rank waits in it."""
     for outcome in ("survived", "wrong"):
         sweep = begun(1)
-        sweep.measures = lambda _witness: ("measure",)
+        sweep.measures = lambda _witness: ("own",)
         first: RunOutcome = "wrong" if outcome == "wrong" else "hung"
         take(sweep, first, "proof")
         while (step := sweep.next_step(has_time=True)) is not None:

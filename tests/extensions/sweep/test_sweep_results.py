@@ -9,7 +9,7 @@ import pytest
 
 from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, UnsteadyRun
-from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
+from pytest_multihost.extensions.sweep.weaknesses import due_repeats, find_weaknesses
 from pytest_multihost.testing import Acceptance, Fault, OperationName, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
@@ -131,12 +131,18 @@ def test_if_none_repeats_each_time_the_best_is_the_witness() -> None:
 
 
 @pytest.mark.parametrize(
-    ("repeats", "confirmed", "fails"),
-    [([], None, True), (["hung"], True, True), (["survived"], False, False)],
+    ("proven", "repeats", "confirmed", "fails"),
+    [
+        (True, [], None, True),
+        (False, [], None, False),
+        (False, ["hung"], True, True),
+        (True, ["survived"], False, False),
+    ],
 )
-def test_what_no_repeat_shows_again_fails_no_test(repeats, confirmed, fails) -> None:  # type: ignore[no-untyped-def]
-    """If nothing was repeated, for lack of time, nothing speaks against what was seen."""
-    [found] = find_weaknesses([weak(1)], [replace(weak(1), outcome=each) for each in repeats])
+def test_what_no_repeat_shows_again_fails_no_test(proven, repeats, confirmed, fails) -> None:  # type: ignore[no-untyped-def]
+    """If nothing was repeated, for lack of time, only a proof stands for itself."""
+    run = weak(1, is_proven=proven)
+    [found] = find_weaknesses([run], [replace(run, outcome=each) for each in repeats])
     assert (found.is_confirmed, found.fails_test) == (confirmed, fails)
 
 
@@ -145,9 +151,9 @@ def test_witnesses_are_repeated_in_turn_until_each_was_often_enough() -> None:
     runs = [weak(1), weak(2, culprit=BARRIER)]
     repeats: list[DisturbedRun] = []
     order = []
-    while (due := next_repeat(find_weaknesses(runs, repeats), times=2)) is not None:
-        order.append(due.fault.at.name)
-        repeats.append(next(each for each in runs if each.disturbance == due))
+    while due := due_repeats(find_weaknesses(runs, repeats), times=2):
+        order.append(due[0].witness.disturbance.fault.at.name)
+        repeats.append(due[0].witness)
     assert order == ["*/f1", "*/f2", "*/f1", "*/f2"]
 
 

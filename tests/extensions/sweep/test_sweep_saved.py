@@ -227,3 +227,34 @@ def test_a_mark_of_a_known_format_is_about_all_of_its_folder(tmp_path: Path) -> 
 def test_a_folder_that_is_missing_has_no_files(tmp_path: Path) -> None:
     """A test that shares none."""
     assert look_at(tmp_path / "none").by_path == {}
+
+
+def test_a_run_that_saves_no_weights_at_all_has_lost_them(tmp_path: Path) -> None:
+    """Its folder is named, with how many files are missing."""
+    usual, now = tmp_path / "usual", tmp_path / "now"
+    for step in (1, 2):
+        (usual / f"step-{step}").mkdir(parents=True)
+        (usual / f"step-{step}" / "w.pt").write_bytes(archive())
+    (now / "step-1").mkdir(parents=True)
+    [found] = find_damage(look_at(usual), look_at(now))
+    assert (found.path, found.is_absence) == (".", True)
+    assert "the 2 files" in found.what
+
+
+def test_a_run_that_saves_some_of_its_weights_has_not_lost_them(tmp_path: Path) -> None:
+    """One checkpoint less may be what the program wants, as when it has lost a step."""
+    usual, now = tmp_path / "usual", tmp_path / "now"
+    for folder, steps in ((usual, (1, 2)), (now, (2,))):
+        folder.mkdir()
+        for step in steps:
+            (folder / f"w-{step}.safetensors").write_bytes(safetensors())
+    assert find_damage(look_at(usual), look_at(now)) == ()
+
+
+def test_a_run_without_its_cache_of_texts_has_lost_nothing(tmp_path: Path) -> None:
+    """A cache is written if that is possible, and made anew where it is missing."""
+    usual, now = tmp_path / "usual", tmp_path / "now"
+    for folder in (usual, now):
+        folder.mkdir()
+    (usual / "cache.json").write_text("[1]")
+    assert find_damage(look_at(usual), look_at(now)) == ()

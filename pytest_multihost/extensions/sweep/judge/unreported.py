@@ -52,15 +52,20 @@ class Unreported:
         """Return the saved files that are wrong.
 
         If a rank has reported anything, only those count that another file says are good, and a
-        file that has replaced a good one.
+        file that has replaced a good one. That nothing was saved counts only after an error that
+        nobody has reported: a program whose time is over, or that finds no data, rightly saves
+        nothing.
         """
         if self.judged.result.ending != "self":
             return ()
         is_silent = self.has_passed and not self._reports_error()
+        has_hidden_error = is_silent and injected_error(self.fault) is not None
         return [
             each
             for each in self.found.damage
-            if is_silent or each.is_vouched or (self.found.overwrites and self._is_of_fault(each))
+            if (has_hidden_error if each.is_absence else is_silent)
+            or each.is_vouched
+            or (self.found.overwrites and self._is_of_fault(each))
         ]
 
     def assertions(self) -> Sequence[OwnAssertion]:

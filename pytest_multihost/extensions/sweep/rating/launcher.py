@@ -153,16 +153,12 @@ def listening(spec: WorldSpec) -> WorldSpec:
     return replace(spec, services={**spec.services, LISTENER_NAME: LISTENER.part})
 
 
-def under_launcher(
-    spec: WorldSpec, *, ends_all: bool, most_s: float, clock: ServiceKind | None = None
-) -> WorldSpec:
+def under_launcher(spec: WorldSpec, *, ends_all: bool, most_s: float) -> WorldSpec:
     """Return the spec of a world that ends as a job does.
 
     Args:
         ends_all: Whether the launcher ends all ranks when the process of one ends with an error.
         most_s: The longest real time for the world.
-        clock: The service of a clock that jumps; None: the test's own clock.
     """
     part = replace(LAUNCHER.part, settings={"ends_all": ends_all, "most_s": most_s})
-    clocks = {clock.name: clock.part} if clock is not None else {}
-    return replace(spec, services={**spec.services, **clocks, NAME: part}, timeout_s=HORIZON_S)
+    return replace(spec, services={**spec.services, NAME: part}, timeout_s=HORIZON_S)

@@ -1,18 +1,20 @@
 """Decides what one sweep runs next, and keeps its results; uses no processes and no files.
 
-A sweep first runs every disturbance of the plan once, several at a time, while the budget lasts.
-Then it runs the witness of each unproven weakness again, alone and with the test's own timeout,
-because a slow machine with other worlds may look like a hang. Finally it repeats the witness of
-each weakness; if a repeat does not show the weakness, the next mildest run becomes the witness.
-Last it measures what ends the wait of each weakness: see `rating`.
+A sweep first runs every disturbance of the plan once, several at a time, until the rest of its
+budget is needed for what follows. Then it confirms each unproven weakness: its witness runs again
+on a clock that jumps, where a wait for the test's timeout takes no time; without such a clock it
+runs alone, because a slow machine with other worlds may look like a hang. Next it repeats the
+witness of each weakness once, and measures what ends the wait: see `rating`. The rest of the time
+is for more repeats; if one does not show the weakness, the next mildest run becomes the witness.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from itertools import repeat
+from typing import Literal
 
 from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
@@ -23,18 +25,25 @@ from pytest_multihost.extensions.sweep.result import (
     WaitEnd,
     Weakness,
 )
-from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
+from pytest_multihost.extensions.sweep.weaknesses import (
+    REPEATS,
+    due_repeats,
+    find_weaknesses,
+)
 
-Purpose = Literal["sweep", "confirm", "repeat", "measure", "measure by clock"]
-"""The reason to run a world; by clock: with a clock that jumps."""
+Purpose = Literal["sweep", "confirm", "repeat", "measure"]
+"""The reason to run a world."""
 
-Measure = Literal["measure", "measure by clock"]
+Clock = Literal["own", "jumps"]
+"""The clock of a world: the machine's, as its test asks for, or one that jumps over waits."""
+
+OUT_OF_TIME = WaitEnd(by="not measured", name="there was no time left")
 
 _MAX_CONFIRMS = 3
-"""The number of runs of one weakness that run again alone before it is dropped."""
+"""The number of runs of one weakness that are tried again before it is dropped."""
 
 _MAX_TRIES = 2
-"""The number of attempts to run a world that the harness loses."""
+"""The number of attempts to run a world that the harness loses, and of each measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +57,7 @@ class Step:
     disturbance: Disturbance
     purpose: Purpose
     artifacts: int | None = None
-
-    @property
-    def is_measurement(self) -> bool:
-        """Whether the world shows what ends a wait, and is not judged."""
-        return self.purpose in get_args(Measure)
+    clock: Clock = "own"
 
 
 @dataclass(slots=True)
@@ -62,23 +67,26 @@ class OneSweep:
     Attributes:
         rest: The disturbances that have not run yet.
         runs: One judged run of each disturbance.
-        measures: Returns how to measure what ends the wait of a witness, in this order; the first
-            that measures it is enough.
+        measures: Returns the clocks with which to measure what ends the wait of a witness, in this
+            order; the first that measures it is enough.
+        clock_of: Returns the clock on which the witness of an unproven weakness runs again.
         ends: What ends the waits of witnesses, as far as it was measured.
     """
 
     rest: deque[Disturbance]
     runs: list[DisturbedRun] = field(default_factory=list)
     repeats: list[DisturbedRun] = field(default_factory=list)
-    measures: Callable[[DisturbedRun], Sequence[Measure]] = lambda _witness: ()
+    measures: Callable[[DisturbedRun], Sequence[Clock]] = lambda _witness: ()
+    clock_of: Callable[[DisturbedRun], Clock] = lambda _witness: "own"
     ends: dict[Disturbance, WaitEnd] = field(default_factory=dict)
-    _measured: set[tuple[Disturbance, Purpose]] = field(default_factory=set)
+    _measured: Counter[tuple[Disturbance, Clock]] = field(default_factory=Counter)
     _known: list[Disturbance] = field(default_factory=list)
     _left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     _tries: Counter[Disturbance] = field(default_factory=Counter)
     _again: deque[Step] = field(default_factory=deque)
     _running: list[Step] = field(default_factory=list)
     _confirmed: set[Disturbance] = field(default_factory=set)
+    _on_clock: dict[Disturbance, Clock] = field(default_factory=dict)
     _refuted: Counter[tuple[object, ...]] = field(default_factory=Counter)
     _asked: Counter[Disturbance] = field(default_factory=Counter)
     _kept: set[Disturbance] = field(default_factory=set)
@@ -113,8 +121,8 @@ class OneSweep:
         self,
         *,
         has_time: bool,
-        has_budget: bool = True,
         is_ready: Callable[[Disturbance], bool] = lambda _: True,
+        fits: Callable[[Step, DisturbedRun], bool] = lambda _step, _witness: True,
     ) -> Step | None:
         """Return the next world to run beside the running ones; None if there is none now.
 
@@ -122,16 +130,21 @@ class OneSweep:
             has_time: Whether the budget allows another disturbance.
             is_ready: Returns whether a disturbance could be run without waiting for a server. One
                 for which it cannot is returned if there is nothing else, and nothing runs.
+            fits: Returns whether the time that is left is enough to run a witness again.
         """
-        step = self._next(has_time=has_time, is_ready=is_ready) or self._next_measure(
-            has_budget=has_budget
-        )
+        step = self._next(has_time=has_time, is_ready=is_ready, fits=fits)
         if step is not None:
             self._running.append(step)
         return step
 
-    def _next(self, *, has_time: bool, is_ready: Callable[[Disturbance], bool]) -> Step | None:
-        if any(each.purpose == "confirm" for each in self._running):
+    def _next(
+        self,
+        *,
+        has_time: bool,
+        is_ready: Callable[[Disturbance], bool],
+        fits: Callable[[Step, DisturbedRun], bool],
+    ) -> Step | None:
+        if any(each.purpose == "confirm" and each.clock == "own" for each in self._running):
             return None  # it runs alone
         if self._again:
             return self._again.popleft()
@@ -144,84 +157,98 @@ class OneSweep:
             if is_ready(each):
                 return self._first_run(each)
             unready = unready or each
-        if (again := self._next_again()) is not None or self._running:
-            return again
-        return self._first_run(unready) if unready is not None else None
+        for step, witness in self._steps_again():
+            if fits(step, witness):
+                return self._begun(step)
+        if unready is not None and not self._running:
+            return self._first_run(unready)
+        return None
 
     def _first_run(self, disturbance: Disturbance) -> Step:
         self.rest.remove(disturbance)
         return Step(disturbance, "sweep")
 
-    def _next_again(self) -> Step | None:
-        """Return a step that runs a witness again; None if there is none now."""
+    def _steps_again(self) -> Iterator[tuple[Step, DisturbedRun]]:
+        """Yield the steps that run witnesses again now, the most urgent first, with the witness.
+
+        A repeat may be in vain: a running world may become a milder witness.
+        """
         doubtful = self._doubtful()
-        if doubtful is None:
-            return self._next_repeat()  # perhaps in vain: a running world may be a milder witness
-        return None if self._running else self._step(doubtful.disturbance, "confirm")
+        for witness in doubtful:
+            clock = self._clock_of(witness)
+            is_begun = any(each.disturbance == witness.disturbance for each in self._running)
+            if not is_begun and (clock == "jumps" or not self._running):
+                yield Step(witness.disturbance, "confirm", clock=clock), witness
+        if doubtful:
+            return
+        yield from self._repeats(1)
+        yield from self._measurements()
+        yield from self._repeats(REPEATS)
 
-    def _doubtful(self) -> DisturbedRun | None:
-        """Return the witness of a weakness that was neither proven nor run again alone."""
-        return next(
-            (
-                each.witness
-                for each in self.weaknesses
-                if not each.witness.is_proven
-                and not any(self.runs[i].disturbance in self._confirmed for i in each.shown_by)
-            ),
-            None,
-        )
+    def _begun(self, step: Step) -> Step:
+        """Count a step that is about to begin; the first of a witness keeps its artifacts."""
+        if step.purpose == "measure":
+            self._measured[step.disturbance, step.clock] += 1
+            return step
+        self._asked[step.disturbance] += 1
+        if step.disturbance in self._kept:
+            return step
+        self._kept.add(step.disturbance)
+        self._last_artifacts += 1
+        return replace(step, artifacts=self._last_artifacts)
 
-    def _next_repeat(self) -> Step | None:
+    def _clock_of(self, witness: DisturbedRun) -> Clock:
+        """Return the clock on which a witness runs again."""
+        if witness.disturbance in self._on_clock:
+            return self._on_clock[witness.disturbance]
+        return "own" if witness.is_proven else self.clock_of(witness)
+
+    def _doubtful(self) -> list[DisturbedRun]:
+        """Return the witnesses of the weaknesses that were neither proven nor confirmed."""
+        return [
+            each.witness
+            for each in self.weaknesses
+            if not each.witness.is_proven
+            and not any(self.runs[i].disturbance in self._confirmed for i in each.shown_by)
+        ]
+
+    def _repeats(self, times: int) -> Iterator[tuple[Step, DisturbedRun]]:
+        """Yield a repeat of each witness that has not been repeated so often, the rarest first."""
         counted = [
             replace(each, repeated=(self._asked[each.witness.disturbance], 0))
             for each in self.weaknesses
         ]
-        disturbance = next_repeat(counted)
-        if disturbance is None:
-            return None
-        return self._step(disturbance, "repeat")
+        for weakness in due_repeats(counted, times):
+            witness = weakness.witness
+            yield Step(witness.disturbance, "repeat", clock=self._clock_of(witness)), witness
 
-    def _next_measure(self, *, has_budget: bool) -> Step | None:
-        """Return a step that measures what ends the wait of a witness; None if there is none now.
-
-        Nothing is measured before all witnesses have been repeated: a repeat may make another run
-        the witness.
-        """
-        if any(each.purpose in ("confirm", "repeat") for each in self._running):
-            return None
+    def _measurements(self) -> Iterator[tuple[Step, DisturbedRun]]:
+        """Yield a measurement of what ends the wait, for each witness that was repeated."""
         for weakness in self.weaknesses:
-            run = weakness.witness
-            if run.outcome == "wrong" or not weakness.is_confirmed:
+            witness = weakness.witness
+            if witness.outcome == "wrong" or not weakness.is_confirmed:
                 continue
-            if (purpose := self._due_measure(run, has_budget=has_budget)) is not None:
-                self._measured.add((run.disturbance, purpose))
-                return Step(run.disturbance, purpose)
-        return None
+            if (clock := self._due_clock(witness)) is not None:
+                yield Step(witness.disturbance, "measure", clock=clock), witness
 
-    def _due_measure(self, run: DisturbedRun, *, has_budget: bool) -> Measure | None:
-        """Return how to measure next what ends the wait of a witness; None if that is done."""
-        key = run.disturbance
+    def _due_clock(self, witness: DisturbedRun) -> Clock | None:
+        """Return the clock with which to measure next what ends a wait; None if that is done.
+
+        A measurement that has measured nothing is made again, after those with other clocks.
+        """
+        key = witness.disturbance
         end = self.ends.get(key)
-        is_running = any(each.disturbance == key and each.is_measurement for each in self._running)
+        is_running = any(e.disturbance == key and e.purpose == "measure" for e in self._running)
         if is_running or (end is not None and end.by != "not measured"):
             return None
-        due = (each for each in self.measures(run) if (key, each) not in self._measured)
-        purpose = next(due, None)
-        return purpose if purpose == "measure" or has_budget else None
+        tries = {clock: self._measured[key, clock] for clock in self.measures(witness)}
+        clock = min(tries, key=lambda each: tries[each], default=None)
+        return clock if clock is not None and tries[clock] < _MAX_TRIES else None
 
     def take_end(self, step: Step, end: WaitEnd) -> None:
         """Add the result of a step that measures what ends the wait."""
         self._running.remove(step)
         self.ends[step.disturbance] = end
-
-    def _step(self, disturbance: Disturbance, purpose: Purpose) -> Step:
-        """Return a step that runs a witness again; the first such step keeps artifacts."""
-        self._asked[disturbance] += 1
-        if disturbance in self._kept:
-            return Step(disturbance, purpose)
-        self._kept.add(disturbance)
-        self._last_artifacts += 1
-        return Step(disturbance, purpose, self._last_artifacts)
 
     def take(self, step: Step, run: DisturbedRun) -> None:
         """Add the result of a step."""
@@ -231,7 +258,10 @@ class OneSweep:
             self._kept.discard(step.disturbance)
         if step.purpose == "repeat":
             self.repeats.append(run)
+        elif step.purpose == "confirm" and step.clock == "jumps" and run.outcome not in WEAK:
+            self._on_clock[step.disturbance] = "own"  # the jumps may be why
         elif step.purpose == "confirm":
+            self._on_clock[step.disturbance] = step.clock
             self._confirm(run)
         else:
             self.runs.append(run)
@@ -245,10 +275,10 @@ class OneSweep:
         self._known += [each for each in every if each not in useful]
 
     def _confirm(self, run: DisturbedRun) -> None:
-        """Replace a run by the same run made alone.
+        """Replace a run by the one that confirms or refutes it.
 
-        If the run alone shows no weakness, another run of the same weakness is tried. After a few
-        tries without a weakness, the other runs are dropped as doubtful.
+        If it shows no weakness, another run of the same weakness is tried. After a few tries
+        without a weakness, the other runs are dropped as doubtful.
         """
         self._confirmed.add(run.disturbance)
         group = next(
@@ -286,11 +316,31 @@ class OneSweep:
             self._confirmed.add(step.disturbance)
         return False
 
-    @property
-    def last_s(self) -> float:
-        """The estimated time to run one world for each weakness, from the runs so far."""
-        weak = [each.seconds for each in self.runs if each.outcome in WEAK]
-        return sum(weak) / len(weak) * len(self.weaknesses) if weak else 0.0
+    def lose_clock(self, step: Step, why: str) -> None:
+        """Record that no server could start a world whose clock jumps."""
+        if step.purpose == "measure":
+            self.take_end(step, WaitEnd(by="not measured", name=why))
+            return
+        self._running.remove(step)
+        self._on_clock[step.disturbance] = "own"
+
+    def steps_of_witnesses(self) -> Iterator[tuple[Step, DisturbedRun]]:
+        """Yield all steps that run the witnesses found so far again, each with its witness."""
+        for each in self.weaknesses:
+            witness = each.witness
+            again = Step(witness.disturbance, "repeat", clock=self._clock_of(witness))
+            yield from repeat((again, witness), REPEATS)
+            for clock in self.measures(witness)[:1]:
+                yield Step(witness.disturbance, "measure", clock=clock), witness
+
+    def cut(self, step: Step) -> None:
+        """Record that a world was ended because the time of the sweep was over."""
+        self._running.remove(step)
+        self._lacked_time = True
+        if step.purpose == "sweep":
+            self.leave_out("budget", [step.disturbance])
+        elif step.purpose == "measure":
+            self.ends.setdefault(step.disturbance, OUT_OF_TIME)
 
     def stop(self, reason: str) -> None:
         """Skip all remaining disturbances, with a reason.

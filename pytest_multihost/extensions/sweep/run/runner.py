@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass, field, replace
@@ -9,16 +10,18 @@ from pathlib import Path
 
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.extensions.sweep.lanes import LanePool, WaitMeasured, WorldRun
-from pytest_multihost.extensions.sweep.result import WaitEnd
+from pytest_multihost.extensions.sweep.result import DisturbedRun
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
 from pytest_multihost.extensions.sweep.run.worlds import MOST_LANES, Worlds
 
-_USUAL_MEASURE_S = 6.0
-"""The usual real time to measure what ends a wait of minutes."""
+_MOST = 1.1
+"""The longest duration of a sweep, in budgets, besides the time of one undisturbed run. The promise
+is 1.2: worlds that still run then have to end, and the results are written."""
 
-_MEASURE_SHARE = 0.5
-"""How long measurements may begin after all else is done, in budgets."""
+
+_SERVER_POLL_S = 0.05
+"""How often to ask whether a server is ready while nothing runs."""
 
 
 def _processors() -> int:
@@ -53,7 +56,7 @@ class Runner:
 
     Attributes:
         began_s: The start of the sweep, by the monotonic clock.
-        budget_s: The time in which disturbances may be started.
+        budget_s: The time for the whole sweep.
         lost: The reasons why worlds could not be run.
     """
 
@@ -66,10 +69,10 @@ class Runner:
     line: SweepLine
     lost: list[str] = field(default_factory=list)
     _steps: dict[int, Step] = field(default_factory=dict)
-    _judged_s: float = 0.0
+    _overdue_s: float = math.inf
 
     def run(self) -> None:
-        """Run all steps for which there is time.
+        """Run all steps for which there is time, and end what still runs when it is over.
 
         Raises:
             LaunchError: A lane or a server could not be started.
@@ -77,20 +80,36 @@ class Runner:
         """
         self._fill()
         while self._steps:
-            for request, answer in self.lanes.wait(TICK_S):
+            for request, answer in self.lanes.wait(min(TICK_S, self._left_s)):
                 step = self._steps.pop(request.serial)
                 if isinstance(answer, WorldRun):
-                    run = replace(answer.run, disturbance=step.disturbance)
-                    self.sweep.take(step, run)
-                    self._judged_s = time.monotonic()
+                    self.sweep.take(step, replace(answer.run, disturbance=step.disturbance))
                 elif isinstance(answer, WaitMeasured):
                     self.sweep.take_end(step, answer.end)
                 elif not self.sweep.lose(step):
                     self.lost.append(answer.why)
-            if self.sweep.weaknesses:
-                self.worlds.prepare_clock(self.sweep)
+            if self._left_s <= 0:
+                self._cut()
+                return
+            if self.sweep.weaknesses or time.monotonic() > self._overdue_s:
+                self.worlds.prepare_clock(self.sweep, self._steps.values())
             self._fill()
             self._show()
+
+    @property
+    def _left_s(self) -> float:
+        """The seconds until everything that still runs is ended."""
+        most_s = _MOST * self.budget_s + self.worlds.usual_s
+        return self.began_s + most_s - time.monotonic()
+
+    def _cut(self) -> None:
+        """End the worlds that still run."""
+        if not self._steps:
+            return
+        self.lanes.stop()
+        for step in self._steps.values():
+            self.sweep.cut(step)
+        self._steps.clear()
 
     def _fill(self) -> None:
         """Begin steps while the machine has room for more worlds."""
@@ -99,35 +118,54 @@ class Runner:
             left_s = self.began_s + self.budget_s - time.monotonic()
             step = self.sweep.next_step(
                 has_time=left_s > self._reserve_s(),
-                has_budget=time.monotonic() < self._measures_until_s(),
                 is_ready=self.worlds.is_ready,
+                fits=self._fits,
             )
             if step is None:
                 return
+            if not self._has_servers(step):
+                self.sweep.cut(step)
+                continue
             try:
                 launchers = self.worlds.launchers(step)
             except LaunchError as error:
-                if step.purpose != "measure by clock":
+                if step.clock != "jumps":
                     raise
-                self.sweep.take_end(step, WaitEnd(by="not measured", name=error.happened))
+                self.sweep.lose_clock(step, error.happened)
                 continue
             self.lanes.grow(len(self._steps) + 1)
-            request = self.worlds.request(step, self.scratch)
+            request = self.worlds.request(step, self.scratch, self._left_s)
             self._steps[request.serial] = step
+            self._overdue_s = time.monotonic() + 1.0 + 2 * self.worlds.usual_s
             self.lanes.begin(request, launchers)
 
-    def _measures_until_s(self) -> float:
-        """Return until when slow measurements may begin."""
-        return max(self.began_s, self._judged_s) + _MEASURE_SHARE * self.budget_s
+    def _has_servers(self, step: Step) -> bool:
+        """Wait for the servers of a step; return whether they are ready before the time is over."""
+        while not self.worlds.is_ready_for(step):
+            if self._left_s <= 0:
+                return False
+            time.sleep(_SERVER_POLL_S)
+        return True
+
+    def _fits(self, step: Step, witness: DisturbedRun) -> bool:
+        """Return whether a witness can run again in the time that is left.
+
+        While others run, a server that is still starting is not awaited.
+        """
+        if self._steps and not self.worlds.is_ready_for(step):
+            return False
+        return self.worlds.forecast_s(step, witness) < self._left_s
 
     def _reserve_s(self) -> float:
         """Return the estimated time for all that is done last, at most half of the budget.
 
-        The witnesses are repeated, and what ends their waits is measured.
+        Another disturbance may take as long as the test does. The witnesses are repeated, and what
+        ends their waits is measured.
         """
-        count, at_once = len(self.sweep.weaknesses), _processors() + 2
-        seconds = self.sweep.last_s * (1 + 5 / at_once) + count * _USUAL_MEASURE_S / at_once
-        return min(seconds, self.budget_s / 2)
+        steps = sum(
+            self.worlds.forecast_s(step, run) for step, run in self.sweep.steps_of_witnesses()
+        )
+        return min(steps / (_processors() + 2) + self.worlds.usual_s, self.budget_s / 2)
 
     def _show(self) -> None:
         now_s = time.monotonic()

@@ -59,6 +59,7 @@ from pytest_multihost.extensions.sweep.words import (
     hidden_text,
     left_out_texts,
     survives_text,
+    unmet_texts,
     waits_text,
 )
 
@@ -172,6 +173,7 @@ class Sweeps:
         worlds = Worlds(
             run=self.run,
             attempt=attempt,
+            budget_s=result.budget_s,
             points=points,
             usual_lines=usual_lines(read_logs(attempt.directory, size)),
             numbers=self._numbers,
@@ -231,7 +233,7 @@ class Sweeps:
 
 def _begin(plan: SweepPlan, worlds: Worlds) -> OneSweep:
     """Return the sweep to run."""
-    sweep = OneSweep(deque(), measures=worlds.measures)
+    sweep = OneSweep(deque(), measures=worlds.measures, clock_of=worlds.clock_of)
     possible = [each for each in plan.disturbances if worlds.can_run(each)]
     sweep.leave_out("machine", (each for each in plan.disturbances if each not in possible))
     sweep.add(possible)
@@ -263,10 +265,9 @@ def headline(result: SweepResult) -> str:
 def summary_text(result: SweepResult) -> str:
     """Return the line of the terminal's summary about a sweep, with or without weaknesses."""
     left_out = [f"left out {each}" for each in left_out_texts(result)]
-    unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
     chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
     ended = filter(None, [hidden_text(result)])
-    texts = (survives_text(result), *chance, *ended, *left_out, *unmet)
+    texts = (survives_text(result), *chance, *ended, *left_out, *unmet_texts(result))
     return f"{result.nodeid}: {'; '.join(texts)}"
 
 

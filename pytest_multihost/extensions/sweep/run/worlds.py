@@ -24,11 +24,12 @@ from pytest_multihost.core.pytest_plugin.run import Run
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.extensions.sweep.classes import Records
+from pytest_multihost.extensions.sweep.judge.outcome import LEAST_WAIT_S, SLOWER
 from pytest_multihost.extensions.sweep.lanes import RunWorld, Share
 from pytest_multihost.extensions.sweep.local_decisions.service import unwatched
 from pytest_multihost.extensions.sweep.rating.launcher import under_launcher
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
-from pytest_multihost.extensions.sweep.run.one_sweep import Measure, OneSweep, Step
+from pytest_multihost.extensions.sweep.run.one_sweep import Clock, OneSweep, Step
 from pytest_multihost.extensions.sweep.sharing import is_written_before
 from pytest_multihost.faults.kind import FaultKind, kinds_by_name
 
@@ -41,6 +42,12 @@ LEAST_PATIENCE_S = 10.0
 _PATIENCE = 5.0
 """The maximum duration of a disturbed run, in durations of the undisturbed run."""
 
+_MOST_OF_BUDGET = 0.2
+"""The most that one disturbed run may take of the budget, if it cannot be judged sooner."""
+
+_CLOCK_USUAL_S = 6.0
+"""The usual real time to measure, with a clock that jumps, what ends a wait of minutes."""
+
 _MEASURE_S, _CLOCK_S = 10.0, 60.0
 """The longest real time to measure what ends a wait, with the machine's clock and with a clock that
 jumps. A process that has failed ends in well under a second."""
@@ -51,6 +58,7 @@ class Worlds:
     """The worlds of one sweep.
 
     Attributes:
+        budget_s: The time for the sweep.
         points: The points that its ranks passed.
         usual_lines: The severe lines of its logs.
         numbers: Numbers the requests to all lanes.
@@ -58,6 +66,7 @@ class Worlds:
 
     run: Run
     attempt: CompletedAttempt
+    budget_s: float
     points: Records
     usual_lines: frozenset[str]
     numbers: Iterator[int]
@@ -148,71 +157,108 @@ class Worlds:
         is_lacking = found.preload.problems(launch) or found.preload.library.why_missing()
         return None if is_lacking or self.plan.world.hosts else found
 
-    def measures(self, witness: DisturbedRun) -> list[Measure]:
-        """Return how to measure what ends the wait of a witness: without a clock if that may do.
+    def measures(self, witness: DisturbedRun) -> list[Clock]:
+        """Return the clocks with which to measure what ends the wait of a witness.
 
-        It may where a rank has failed, because its process ends at once, except jax's.
+        The machine's clock may do where a rank has failed, because its process ends at once,
+        except jax's.
         """
-        found: list[Measure] = []
+        found: list[Clock] = []
         if _launcher_ends_all(self.plan) and witness.outcome != "hung":
-            found.append("measure")
-        needs = self.shares(witness.disturbance)
-        if len(needs) == 1 and self._clock() is not None:
-            found.append("measure by clock")
+            found.append("own")
+        if self._can_jump(witness.disturbance):
+            found.append("jumps")
         return found
 
-    def prepare_clock(self, sweep: OneSweep) -> None:
-        """Begin to start the server of the worlds with a clock that jumps, if one is needed."""
-        for each in sweep.weaknesses:
-            if self.measures(each.witness)[:1] == ["measure by clock"]:
-                step = Step(each.witness.disturbance, "measure by clock")
-                for needs, _ in self.shares_of_step(step):
-                    with contextlib.suppress(LaunchError):  # the step that needs it says why
-                        self.run.launchers.prepare(needs)
-                return
+    def clock_of(self, witness: DisturbedRun) -> Clock:
+        """Return the clock on which the witness of an unproven weakness runs again."""
+        return "jumps" if self._can_jump(witness.disturbance) else "own"
+
+    def _can_jump(self, disturbance: Disturbance) -> bool:
+        """Return whether the world of a disturbance can have a clock that jumps."""
+        return len(self.shares(disturbance)) == 1 and self._clock() is not None
+
+    def forecast_s(self, step: Step, witness: DisturbedRun) -> float:
+        """Return an estimate of the real seconds that it takes to run a witness again."""
+        if step.clock == "jumps":
+            return (_CLOCK_USUAL_S if step.purpose == "measure" else 2.0) + 2.0 * self.usual_s
+        return 1.0 + max(witness.seconds, self.usual_s)
+
+    @property
+    def usual_s(self) -> float:
+        """The duration of the undisturbed run."""
+        world = self.attempt.judged.result
+        return world.ended_s - world.started_s
+
+    def prepare_clock(self, sweep: OneSweep, running: Iterable[Step]) -> None:
+        """Begin to start the server of the worlds with a clock that jumps, if one may be needed.
+
+        Args:
+            running: The worlds that run. One that takes long may show a weakness without a proof.
+        """
+        unproven = [each.witness for each in sweep.weaknesses if not each.witness.is_proven]
+        measured = [
+            e.witness for e in sweep.weaknesses if self.measures(e.witness)[:1] == ["jumps"]
+        ]
+        needed = (
+            *(each.disturbance for each in (*unproven, *measured)),
+            *(each.disturbance for each in running),
+        )
+        for each in filter(self._can_jump, needed):
+            for needs, _ in self.shares_of_step(Step(each, "measure", clock="jumps")):
+                with contextlib.suppress(LaunchError):  # the step that needs it says why
+                    self.run.launchers.prepare(needs)
+            return
 
     def shares_of_step(self, step: Step) -> Sequence[tuple[LaunchRequirements, tuple[int, ...]]]:
         """Return the shares of a world, which may have a clock that its test has not asked for."""
         shares = self.shares(step.disturbance)
-        clock = self._clock() if step.purpose == "measure by clock" else None
+        clock = self._clock() if step.clock == "jumps" else None
         if clock is None or clock.preload is None:
             return shares
         added = (clock.preload,)
         return [(replace(e, preloads=(*e.preloads, *added)), ranks) for e, ranks in shares]
 
-    def _spec(self, step: Step, spec: WorldSpec) -> WorldSpec:
+    def _spec(self, step: Step, spec: WorldSpec, left_s: float) -> WorldSpec:
         """Return the spec of the world of a step."""
         disturbed = self._disturbed(spec, step.disturbance)
-        if not step.is_measurement:
+        clock = self._clock() if step.clock == "jumps" else None
+        if clock is not None:
+            services = {**disturbed.services, clock.name: clock.part}
+            disturbed = replace(disturbed, services=services)
+        if step.purpose != "measure":
             return disturbed
-        has_clock = step.purpose == "measure by clock"
+        most_s = _MEASURE_S if clock is None else _CLOCK_S
         return under_launcher(
-            disturbed,
-            ends_all=_launcher_ends_all(self.plan),
-            most_s=_CLOCK_S if has_clock else _MEASURE_S,
-            clock=self._clock() if has_clock else None,
+            disturbed, ends_all=_launcher_ends_all(self.plan), most_s=min(most_s, left_s)
         )
 
-    def request(self, step: Step, scratch: Path) -> RunWorld:
-        """Return the request to a lane for a step."""
+    def request(self, step: Step, scratch: Path, left_s: float) -> RunWorld:
+        """Return the request to a lane for a step.
+
+        Args:
+            left_s: The time that the sweep has left, in seconds.
+        """
         attempt, plan = self.attempt, self.plan
         world = attempt.judged.result
         undisturbed = unwatched(world.spec)
-        spec = self._spec(step, undisturbed)
+        spec = self._spec(step, undisturbed, left_s)
         is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:
             keep = str(attempt.directory / f"weakness-{step.artifacts}")
-        usual_s = world.ended_s - world.started_s
-        patience_s = max(LEAST_PATIENCE_S, _PATIENCE * usual_s)
-        is_long = step.purpose == "confirm" or step.is_measurement
+        # A witness that is given up so early is confirmed later, with the test's own timeout.
+        least_s = SLOWER * self.usual_s + 2 * LEAST_WAIT_S
+        patience_s = max(LEAST_PATIENCE_S, _PATIENCE * self.usual_s)
+        patience_s = min(patience_s, max(least_s, _MOST_OF_BUDGET * self.budget_s))
+        is_long = step.purpose in ("confirm", "measure") or step.clock == "jumps"
         return RunWorld(
             serial=next(self.numbers),
             shares=tuple(Share(repr(needs), ranks) for needs, ranks in self.shares_of_step(step)),
             spec=spec,
             disturbance=step.disturbance,
             patience_s=spec.timeout_s if is_long else patience_s,
-            usual_s=usual_s,
+            usual_s=self.usual_s,
             symptoms=plan.symptoms,
             primary_leaves_last=plan.primary_leaves_last,
             scratch=str(scratch),
@@ -225,7 +271,7 @@ class Worlds:
             environment=package_versions(),
             usual_differences=tuple({each.name for each in disagreements(world)}),
             usual_lines=self.usual_lines,
-            measures_end=step.is_measurement,
+            measures_end=step.purpose == "measure",
             overwrites=is_written_before(self.points, step.disturbance.passed),
         )
 
@@ -240,7 +286,11 @@ class Worlds:
 
     def is_ready(self, disturbance: Disturbance) -> bool:
         """Return whether the servers of a disturbance can start its ranks at once."""
-        return all(self.run.launchers.is_ready(needs) for needs, _ in self.shares(disturbance))
+        return self.is_ready_for(Step(disturbance, "sweep"))
+
+    def is_ready_for(self, step: Step) -> bool:
+        """Return whether the servers of a step can start its ranks at once."""
+        return all(self.run.launchers.is_ready(needs) for needs, _ in self.shares_of_step(step))
 
 
 def _launcher_ends_all(plan: Plan) -> bool:

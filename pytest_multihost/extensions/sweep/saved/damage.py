@@ -32,6 +32,9 @@ _TEMPORARY = re.compile(
 _DRAWN = re.compile(r"[0-9a-f]{12,}|\d{5,}")
 """Parts of names that differ in each run: hashes, times, numbers of processes."""
 
+_WEIGHTS = (".bin", ".ckpt", ".distcp", ".pt", ".pth")
+"""Endings of files with weights whose format their first bytes do not show."""
+
 _NUMBERS = re.compile(r"\d+")
 _MOST_LACKING = 3
 
@@ -44,11 +47,13 @@ class Damage:
         path: Relative to the folder that the ranks share.
         what: What is wrong with it, as a clause.
         is_vouched: Whether another file says that it is good.
+        is_absence: Whether there is nothing to load, where the undisturbed run has left weights.
     """
 
     path: str
     what: str
     is_vouched: bool = False
+    is_absence: bool = False
 
     def __str__(self) -> str:
         """Return it in one sentence."""
@@ -70,7 +75,26 @@ def find_damage(usual: SavedFiles, now: SavedFiles) -> tuple[Damage, ...]:
             vouchers = [by for one, by in vouching.items() if _is_in(path, one)]
             by = f", although {vouchers[0]} is there" if vouchers else ""
             found.setdefault(path, Damage(path, f"{each.problem}{by}", bool(vouchers)))
+    for damage in _vanished(usual, now):
+        found.setdefault(damage.path, damage)
     return tuple(sorted(found.values(), key=lambda each: (not each.is_vouched, each.path)))
+
+
+def _vanished(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
+    """Yield the loss of all weights: the undisturbed run has saved some, and this one none."""
+    before = [path for path in usual.by_path if _has_weights(usual, path)]
+    if before and not any(_has_weights(now, path) for path in now.by_path):
+        folder = posixpath.commonpath(posixpath.dirname(path) for path in before) or "."
+        count = "its file" if len(before) == 1 else f"the {len(before)} files"
+        what = f"has no weights: {count} that the undisturbed run has saved there"
+        yield Damage(
+            folder, f"{what} {'is' if len(before) == 1 else 'are'} missing", is_absence=True
+        )
+
+
+def _has_weights(files: SavedFiles, path: str) -> bool:
+    is_of_format = files.by_path[path].form in ("zip", "npy", "safetensors")
+    return (is_of_format or path.endswith(_WEIGHTS)) and not _is_temporary(path)
 
 
 def _is_temporary(path: str) -> bool:
