@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -324,10 +325,8 @@ def test_features_meet_labels_by_their_place_in_a_folder(world, shared_tmp_path)
 
 def keep_if_possible(weights: torch.Tensor, file: Path) -> None:
     """Write weights; training goes on without them if that is not possible."""
-    try:
+    with suppress(OSError, RuntimeError):  # <- latent
         torch.save(weights, file)  # <- latent
-    except (OSError, RuntimeError):  # <- latent
-        pass
 
 
 def weights_are_there(fixtures: Mapping[str, Any]) -> None:
