@@ -15,8 +15,8 @@ on, the exchange knows it at once.
   `in_rank` is the rest of a rank's part.
 * `learned` is what a small world teaches about a large one; `mesh` names ranks by coordinates;
   `smallest` looks for the smallest size that hangs.
-* `backend` is the backend, `semantics` has the rules of NCCL, and `option`
-  the setting that chooses them.
+* `backend` is the backend. `semantics` has the rules of NCCL, each with when a hang under it is
+  proven; `option` is the setting that chooses them, `semantics_service` how a world asks for them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pytest_multihost_backends() -> Sequence[Backend]:
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
     """Offer the service that its worlds have."""
-    from pytest_multihost.extensions.simulated.semantics import SEMANTICS_SERVICES
+    from pytest_multihost.extensions.simulated.semantics_service import SEMANTICS_SERVICES
     from pytest_multihost.extensions.simulated.service import SIMULATED_SERVICE
 
     return [SIMULATED_SERVICE, *SEMANTICS_SERVICES]
@@ -66,17 +66,17 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
 @hookimpl
 def pytest_multihost_options() -> Sequence[Option[Any]]:
     """Offer the setting `semantics` to tests."""
-    from pytest_multihost.extensions.simulated.option import SEMANTICS
+    from pytest_multihost.extensions.simulated.option import SEMANTICS_OPTION
 
-    return [SEMANTICS]
+    return [SEMANTICS_OPTION]
 
 
 @hookimpl
 def pytest_multihost_run_options() -> Sequence[Option[Any]]:
     """Offer the setting `semantics` to ``multihost run``."""
-    from pytest_multihost.extensions.simulated.option import SEMANTICS
+    from pytest_multihost.extensions.simulated.option import SEMANTICS_OPTION
 
-    return [SEMANTICS]
+    return [SEMANTICS_OPTION]
 
 
 @hookimpl(wrapper=True)

@@ -29,24 +29,24 @@ def _start(spec: RankSpec) -> None:
     import torch
     import torch.distributed as dist
 
-    from pytest_multihost.extensions.simulated.group import semantics
     from pytest_multihost.extensions.simulated.install import install
     from pytest_multihost.extensions.simulated.jax_processes import simulate_jax
     from pytest_multihost.extensions.simulated.link import own_link
-    from pytest_multihost.extensions.simulated.option import GLOO as GLOO_RULES
+    from pytest_multihost.extensions.simulated.semantics import ABORTS, semantics_of
     from pytest_multihost.extensions.simulated.server_part import exchange_address
     from pytest_multihost.extensions.simulated.store import SimulatedStore
 
     torch.set_num_threads(1)
     link = own_link(exchange_address(spec.scratch), spec.rank)
     link.times_itself = spec.world.keeps_timeouts
+    link.semantics = semantics_of(spec.world)
     link.connect()
     simulate_jax(spec.rank, spec.world.size)
     folder = Path(spec.scratch) if spec.is_primary else None
     install(
         size=spec.world.size,
         folder=folder,
-        nccl_has_timeouts=semantics[0] != GLOO_RULES and link.times_itself,
+        nccl_has_timeouts=ABORTS in link.semantics.rules and link.times_itself,
     )
     if spec.world.subject == "test":  # a script makes its group itself
         timeout = timedelta(seconds=group_timeout_s(spec.world))

@@ -34,6 +34,15 @@ from pytest_multihost.extensions.simulated.exchange import (
 )
 from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
 from pytest_multihost.extensions.simulated.link import links
+from pytest_multihost.extensions.simulated.semantics import (
+    ABORTS,
+    BOUND_DEVICES,
+    COMMUNICATORS,
+    NCCL,
+    NO_TAGS,
+    STREAMS,
+    Rule,
+)
 from pytest_multihost.extensions.simulated.tensors import (
     fill,
     fill_each,
@@ -62,13 +71,6 @@ Work = SimulatedWork
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _NAME_KEY = "pytest-multihost/simulated"
 """The key under which the members of a group agree on its name in its store."""
-
-
-semantics = ["gloo"]
-"""Whose semantics groups of NCCL have in this world."""
-
-connects_eagerly = [False]
-"""Whether groups of NCCL make their communicators at once: the program has named its device."""
 
 
 class _Options:
@@ -185,7 +187,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Leave the group, as its destructor does with gloo: others see closed connections."""
-        if self._key and self.size() > 1 and not self._has_streams:
+        if self._key and self.size() > 1 and ABORTS not in self._rules:
             rank = links[0].rank
             links[0].lose(self._key, self.rank(), f"rank {rank} has destroyed the group")
 
@@ -229,7 +231,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
 
     def _connect(self) -> None:
         """Make the communicator of a group of NCCL, if the program wants that at once."""
-        if self._has_streams and connects_eagerly[0]:
+        if COMMUNICATORS in self._rules and self._is_bound:
             self._stream("barrier", None, 0)
 
     @property
@@ -250,7 +252,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self.BACKEND = "nccl" if name == "nccl" else "gloo"
         default = dist.distributed_c10d.default_pg_nccl_timeout if name == "nccl" else None
         self._timeout = timeout or default or self._timeout
-        connects_eagerly[:] = [is_bound]
+        links[0].is_bound = is_bound
         self._connect()
 
     # Operations.
@@ -483,7 +485,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         Raises:
             RuntimeError: NCCL has no such receive.
         """
-        if self._has_streams:
+        if NO_TAGS in self._rules:
             raise RuntimeError("Backend nccl does not support recvAnysource")
         return self._transfer("recv", tensors, None, tag)
 
@@ -492,7 +494,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     ) -> Work:
         is_send = operation == "send"
         peer = None if peer is None else int(peer)  # it may be a number of numpy
-        tag = 0 if self._has_streams else int(tag)  # NCCL has no tags
+        tag = 0 if NO_TAGS in self._rules else int(tag)
         outputs = [] if is_send else list(tensors)
         work = self._work(
             operation,
@@ -578,7 +580,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         timeout: timedelta | None = None,
     ) -> Work:
         link, stream = links[0], ""
-        if self._has_streams:
+        if STREAMS in self._rules:
             stream = self._stream(operation, root, 0 if is_waited else AHEAD)
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
         with self._lock:
@@ -604,13 +606,19 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     @property
     def _on_timeout(self) -> OnTimeout | None:
         """What follows the timeout of an operation, besides an error of its wait."""
-        if not self._has_streams:
+        if ABORTS not in self._rules:
             return _close
         return take_down if links[0].times_itself and not _blocks_in_wait() else None
 
     @property
-    def _has_streams(self) -> bool:
-        return semantics[0] != "gloo" and self.BACKEND == "nccl" and self.size() > 1
+    def _rules(self) -> tuple[Rule, ...]:
+        """The rules by which it differs from a group of gloo."""
+        is_plain = NCCL.name != self.BACKEND or self.size() == 1
+        return () if is_plain else links[0].semantics.rules
+
+    @property
+    def _is_bound(self) -> bool:
+        return BOUND_DEVICES in self._rules and links[0].is_bound
 
     def _stream(self, operation: str, peer: int | None, tag: int) -> str:
         """Return the stream of NCCL's on which an operation runs; first make its communicator.
@@ -620,12 +628,12 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         ncclCommInitRank waits for them.
         """
         name, member, size, other = self._key, self.rank(), self.size(), None
-        shares = self._is_batched or connects_eagerly[0]
+        shares = self._is_batched or self._is_bound
         if operation in TRANSFERS and peer is not None and not shares:
             low, high = sorted((self.rank(), peer))
             name, member, size = f"{name}:{low}-{high}", int(self.rank() == high), 2
             other = dist.get_global_rank(self, peer)
-        if name not in self._communicators:
+        if COMMUNICATORS in self._rules and name not in self._communicators:
             self._communicators.add(name)
             self._join(name, member, size, tag, other)
         return name
@@ -645,7 +653,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             tag=tag,
             peer=peer,
         )
-        on_timeout = None if self._has_streams else _close
+        on_timeout = None if ABORTS in self._rules else _close
         SimulatedWork(link, launch, lambda _: None, (), limit_s, on_timeout).wait()
 
     def _reduction(self, opts: Opts) -> str:

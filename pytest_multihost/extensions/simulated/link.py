@@ -29,6 +29,7 @@ from pytest_multihost.extensions.simulated.launches import (
     completion_from_tuple,
     launch_to_tuple,
 )
+from pytest_multihost.extensions.simulated.semantics import GLOO, Semantics
 
 __tracebackhide__ = True  # pytest leaves the frames of this module out of tracebacks
 
@@ -156,6 +157,8 @@ class Link:
         taken: Notified when ends of operations have been taken.
         times_itself: Whether the rank itself ends its waits when their timeouts strike: on a clock
             that jumps, which the exchange does not have.
+        semantics: The rules that groups of NCCL follow.
+        is_bound: Whether the program has named the device of its groups of NCCL.
     """
 
     address: str
@@ -164,6 +167,8 @@ class Link:
     launched: dict[int, Receiver] = field(default_factory=dict)
     taken: threading.Condition = field(default_factory=threading.Condition)
     times_itself: bool = False
+    semantics: Semantics = GLOO
+    is_bound: bool = False
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _local: _Local = field(default_factory=_Local)
 

@@ -16,7 +16,6 @@ import selectors
 import socket
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import _exit as leave
@@ -32,6 +31,7 @@ from pytest_multihost.extensions.simulated.launches import (
     launch_from_tuple,
 )
 from pytest_multihost.extensions.simulated.link import ASK, AWAY, EXPIRED, Threads, Unpacker, pack
+from pytest_multihost.extensions.simulated.semantics import Semantics
 from pytest_multihost.extensions.simulated.standing import Standing, write_standing
 from pytest_multihost.extensions.simulated.waits import Hang, Wait, Waits
 
@@ -69,6 +69,7 @@ class _Process:
     listener: socket.socket
     folder: Path
     waits: Waits
+    semantics: Semantics
     exchange: Exchange = field(default_factory=Exchange)
     store: KeyValues = field(default_factory=KeyValues)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -163,22 +164,8 @@ class _Process:
             write_standing(self.folder, standing)
 
     def _is_certain(self) -> bool:
-        """Return whether the ranks would wait as they do if NCCL's waits ended early.
-
-        They might not if a rank that NCCL lets go on could do what another one waits for elsewhere:
-        set a key, or enter an operation of a group of gloo.
-        """
-        waits, by_rank = self.waits.parked(), defaultdict[int, set[int]](set)
-        for each in waits:
-            by_rank[each.rank] |= each.numbers
-        numbers = [(rank, number) for rank, own in by_rank.items() for number in own]
-        if not any(self.exchange.is_left_early(*each) for each in numbers):
-            return True
-        elsewhere = any(each.request is not None for each in waits)
-        on_host = {rank for rank, n in numbers if self.exchange.may_go_on_alone(rank, n)}
-        if elsewhere or not on_host:
-            return not elsewhere
-        return on_host <= self.exchange.stuck_ranks(by_rank, self.waits.size)
+        """Return whether the ranks would wait as they do with the real backend, too."""
+        return self.semantics.is_certain(self.exchange, self.waits.parked(), self.waits.size)
 
     def _has_only(self, hang: Hang) -> bool:
         """Return whether no process has a thread besides those that wait or are the harness's."""
@@ -352,16 +339,19 @@ class _Process:
             self.selector.modify(peer.connection, events)
 
 
-def run(listener: socket.socket, folder: Path, size: int, *, parent: int) -> NoReturn:
+def run(
+    listener: socket.socket, folder: Path, size: int, semantics: Semantics, *, parent: int
+) -> NoReturn:
     """Serve the ranks of a world until the server ends; never returns.
 
     Args:
         listener: The socket to which the ranks connect.
         folder: Where to write how the world stands.
+        semantics: The rules that groups of NCCL follow.
         parent: The process id of the server.
     """
     gc.freeze()
-    process = _Process(listener, folder, Waits(size, places=os.cpu_count() or 1))
+    process = _Process(listener, folder, Waits(size, places=os.cpu_count() or 1), semantics)
     try:
         process.serve(os.pidfd_open(parent))
     except Exception:  # noqa: BLE001 - all ranks are about to lose it: say why

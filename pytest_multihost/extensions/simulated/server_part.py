@@ -16,6 +16,7 @@ from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.simulated.learned import Lessons, name_of_test
 from pytest_multihost.extensions.simulated.link import own_link, short_path
 from pytest_multihost.extensions.simulated.process import run
+from pytest_multihost.extensions.simulated.semantics import semantics_of
 
 _lessons = Lessons()
 """What the worlds of this server have taught."""
@@ -103,7 +104,7 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
         if (pid := os.fork()) == 0:
             try:
                 die_with_parent(parent)
-                run(listener, scratch, spec.size, parent=parent)
+                run(listener, scratch, spec.size, semantics_of(spec), parent=parent)
             finally:
                 os._exit(1)
     return ExchangePart(pid, spec, scratch, address)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_multihost.extensions.simulated.exchange import Exchange
 from pytest_multihost.extensions.simulated.launches import Blob, Launch
+from pytest_multihost.extensions.simulated.semantics import NCCL, NO_TAGS, SEMANTICS
 
 pytestmark = pytest.mark.worlds
 
@@ -226,11 +228,11 @@ def test_each_rule_has_a_program_that_hangs_only_with_it(worlds: Worlds) -> None
     """
     import pytest
     import torch.distributed as dist
-    from pytest_multihost.extensions.simulated import group
+    from pytest_multihost.extensions.simulated.link import links
 
     @pytest.mark.multihost(ranks=2)
     def test_it(world):
-        assert group.semantics == ["nccl"]
+        assert links[0].semantics.name == "nccl"
         dist.barrier()
     """,
     "--multihost-semantics=nccl",
@@ -266,3 +268,13 @@ def test_an_end_lets_the_next_operations_of_its_streams_start() -> None:
     exchange.launch(launch(1, 2, "recv", root=0, stream=""))
     ended = exchange.launch(launch(1, 1, "barrier", sequence=1))
     assert [(each.rank, each.number) for each in ended] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+
+
+@pytest.mark.unit
+def test_each_rule_names_its_source_and_says_when_a_hang_is_proven() -> None:
+    """A rule that the proof did not know would be a false accusation."""
+    for each in SEMANTICS:
+        assert all(rule.says.endswith(".") and rule.source for rule in each.rules)
+    doubtful = replace(NO_TAGS, is_certain=lambda *_: False)
+    assert NCCL.is_certain(Exchange(), [], 2)
+    assert not replace(NCCL, rules=(*NCCL.rules, doubtful)).is_certain(Exchange(), [], 2)

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_multihost.extensions.simulated.link import Idleness, Link, ask_exchange
 from pytest_multihost.extensions.simulated.process import _Process
+from pytest_multihost.extensions.simulated.semantics import NCCL
 from pytest_multihost.extensions.simulated.service import _Exchange
 from pytest_multihost.extensions.simulated.waits import Waits
 from pytest_multihost.testing import LaunchError
@@ -42,7 +43,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(found)
         listener.listen()
-        serving = _Process(listener, tmp_path, Waits(1, places=1))
+        serving = _Process(listener, tmp_path, Waits(1, places=1), NCCL)
         thread = threading.Thread(target=serving.serve, args=(reading,))
         thread.start()
         yield found
