@@ -89,7 +89,7 @@ def unless_left_early(exchange: Exchange, waits: Sequence[Wait], size: int) -> b
 
 COMMUNICATORS = Rule(
     says="A communicator is made at the first operation that needs it, and this takes all its"
-    " members. A transfer that is no part of a batch has a communicator of its two ranks; the first"
+    " members. A transfer outside a batch has a communicator of its two ranks; the first"
     " batch of a group takes all of the group's members.",
     source='NCCL, Communicator Creation: "ncclCommInitRank implicitly synchronizes with other'
     ' ranks"; torch, ProcessGroupNCCL and `batch_isend_irecv`',
