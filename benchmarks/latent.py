@@ -30,11 +30,12 @@ import argparse
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ CORPUS = Path(__file__).resolve().parent.parent / "tests" / "latent"
 EXPECTATIONS = "PYTEST_MULTIHOST_LATENT_EXPECTATIONS"
 BY_HAND = "PYTEST_MULTIHOST_LATENT_BY_HAND"
 SWEEP = "PYTEST_MULTIHOST_LATENT_SWEEP"
+
+MOST = 1.2
+"""The longest duration of a sweep, in budgets, besides the test's own time."""
 
 FOUND_SHARE = 0.9
 LINE_SHARE = 0.9
@@ -54,6 +58,25 @@ MARKS = ("latent", "waits", "")
 
 Programs = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """What is expected of each program, by module and id."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What disturbances of one kind have cost, and found.
+
+    Attributes:
+        runs: Disturbed runs, repetitions aside.
+        seconds: How long these worlds took together.
+        first: Weaknesses that one of them was the first to show.
+    """
+
+    runs: int = 0
+    seconds: float = 0.0
+    first: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        """Return the sum of two."""
+        return Cost(self.runs + other.runs, self.seconds + other.seconds, self.first + other.first)
 
 
 @dataclass(frozen=True)
@@ -99,6 +122,8 @@ class Swept:
         brute_force: How many it would have taken to disturb all ranks at all points in all ways.
         left_out: How many disturbances were planned and not run.
         seconds: How long it took.
+        keeps_budget: Whether that was at most 1.2 times the budget and the test's own time.
+        costs: What each kind of disturbance has cost and found.
     """
 
     name: str
@@ -115,6 +140,8 @@ class Swept:
     brute_force: int = 0
     left_out: int = 0
     seconds: float = 0.0
+    keeps_budget: bool = True
+    costs: Mapping[str, Cost] = field(default_factory=dict)
 
     @property
     def word(self) -> str:
@@ -333,7 +360,28 @@ def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | N
         brute_force=found["plan"]["brute_force"],
         left_out=sum(each["count"] for each in found["left_out"]),
         seconds=found["duration_s"],
+        keeps_budget=found["duration_s"] <= MOST * found["budget_s"] + _usual_s(found),
+        costs=costs(found),
     )
+
+
+def _usual_s(found: Mapping[str, Any]) -> float:
+    """Return how long the test takes by itself: the median of the runs that it survives."""
+    seconds = [each["seconds"] for each in found["runs"] if each["outcome"] == "survived"]
+    return statistics.median(seconds) if seconds else 0.0
+
+
+def costs(found: Mapping[str, Any]) -> dict[str, Cost]:
+    """Return what each kind of disturbance has cost and found in one sweep."""
+    first = {min(each["shown_by"]) for each in found["weaknesses"] if each["shown_by"]}
+    total: dict[str, Cost] = {}
+    for index, run in enumerate(found["runs"]):
+        at = run["disturbance"]["passed"]["point"]
+        what = at.get("call") or at["point"]
+        kind = f"{run['disturbance']['family']}: {run['disturbance']['fault']['kind']} at {what}"
+        cost = Cost(1, run["seconds"], int(index in first))
+        total[kind] = total.get(kind, Cost()) + cost
+    return total
 
 
 def _lines_of(weakness: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -521,6 +569,8 @@ def summary(rows: Sequence[Swept]) -> list[str]:
         f"runs                {runs}, of {brute_force} by brute force; {_left_out(rows)} left out"
     )
     print(f"seconds             {sum(row.seconds for row in rows):.0f}")
+    print(f"budget kept         {_share(row.keeps_budget for row in rows)}")
+    _print_costs(rows)
     for row in replayed:
         if row.replayed[0] != row.replayed[1]:
             print(f"unsteady: {row.name}: {row.replayed[1]} of {row.replayed[0]}: {row.witness}")
@@ -534,6 +584,19 @@ def summary(rows: Sequence[Swept]) -> list[str]:
         (any(row.word == "UNSWEPT" for row in rows), "every program is swept"),
     ]
     return [text for is_missed, text in limits if is_missed]
+
+
+def _print_costs(rows: Sequence[Swept]) -> None:
+    """Print what each kind of disturbance has found, the most per second first."""
+    total: dict[str, Cost] = {}
+    for row in rows:
+        for kind, cost in row.costs.items():
+            total[kind] = total.get(kind, Cost()) + cost
+    print("kind of disturbance                  runs  seconds  first to show  per minute")
+    ordered = sorted(total.items(), key=lambda each: each[1].first / max(each[1].seconds, 0.1))
+    for kind, cost in reversed(ordered):
+        rate = 60 * cost.first / max(cost.seconds, 0.1)
+        print(f"  {kind:33}{cost.runs:6}{cost.seconds:9.0f}{cost.first:15}{rate:12.1f}")
 
 
 def _left_out(rows: Iterable[Swept]) -> int:

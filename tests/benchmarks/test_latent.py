@@ -94,15 +94,20 @@ WEAKNESS = {
         "culprit": {"file": "storage.py", "line": 3},
         "waiting": {"file": "fails_saving.py", "line": 14},
     },
+    "shown_by": [1],
     "repeated": [5, 5],
     "text": "ranks 1,2 wait in barrier #1 for rank 0, which has failed",
 }
 SWEEP = {
     "status": "failed",
     "weaknesses": [WEAKNESS],
-    "runs": [{}, {}],
+    "runs": [
+        {"disturbance": DISTURBANCE, "outcome": "survived", "seconds": 2.0},
+        {"disturbance": DISTURBANCE, "outcome": "left waiting", "seconds": 4.0},
+    ],
     "plan": {"brute_force": 48},
     "left_out": [{"reason": "budget", "family": "late", "count": 7}],
+    "budget_s": 10.0,
     "duration_s": 12.0,
 }
 
@@ -110,6 +115,19 @@ SWEEP = {
 def swept(latent: ModuleType, family: str | None = "fails", **changes: object) -> Any:  # noqa: ANN401 - of a loaded module
     """Return the score of a sweep with one weakness, with some keys changed."""
     return latent.swept(NODEID, {**EXPECTED, "family": family}, {**SWEEP, **changes})
+
+
+def test_a_sweep_keeps_its_budget_up_to_a_fifth_and_the_tests_own_time(latent: ModuleType) -> None:
+    """The own time is that of the runs that the test survives."""
+    assert swept(latent, duration_s=14.0).keeps_budget
+    assert not swept(latent, duration_s=14.1).keeps_budget
+
+
+def test_each_kind_of_disturbance_has_its_cost_and_what_it_was_the_first_to_show(
+    latent: ModuleType,
+) -> None:
+    """So the plan can begin with what finds most for its time."""
+    assert latent.costs(SWEEP) == {"fails: fails at open": latent.Cost(2, 6.0, 1)}
 
 
 def test_a_weakness_at_the_line_that_was_disturbed_is_right(latent: ModuleType) -> None:
