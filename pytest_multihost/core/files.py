@@ -65,9 +65,9 @@ def mode_in(directory: Path) -> int:
 
 
 def make_directory(directory: Path, mode: int = 0o700) -> None:
-    """Make a directory for some users, and those above it as usual.
+    """Make a directory for some users, and the directories above it as usual.
 
-    One that exists is opened to the users, and never closed: it may be shared on purpose.
+    A directory that exists is opened to the users, and never closed: it may be shared on purpose.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):

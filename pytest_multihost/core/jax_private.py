@@ -57,7 +57,7 @@ COMPILED_FAST_PATH: Final = "MeshExecutable.create_cpp_call"
 
 CALLBACKS: Final = "jax._src.callback"
 EMIT_CALLBACK: Final = "emit_python_callback"
-"""The module with functions that programs call on the host, and the one that makes such a call."""
+"""The module with functions that programs call on the host, and its function that calls them."""
 
 CLUSTERS: Final = "jax._src.clusters"
 CLUSTER: Final = "ClusterEnv"
@@ -75,7 +75,7 @@ IMPORTED_LATE: Final = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mh
 
 UTILS: Final = "jax.experimental.multihost_utils"
 GATHER_ARRAY: Final = "_handle_array_process_allgather"
-"""The module whose functions all processes call, and the one that gathers an array from them."""
+"""The module whose functions all processes call, and its function that gathers an array."""
 
 BRIDGE: Final = "jax._src.xla_bridge"
 MAKE_BACKEND: Final = "make_cpu_client"

@@ -95,8 +95,8 @@ def _is_reached(host: str, port: int) -> bool:
 def _is_own(spec: RankSpec, port: int) -> bool:
     """Return whether no other user's process is, or can come, at the primary's port.
 
-    On another machine the port of that number is another one. A stranger may stop to listen while
-    he is looked for, so on this machine the primary's process must listen.
+    Another machine has its own port of that number. A stranger's process may stop to listen while
+    it is looked for, so on this machine the primary's process must listen.
     """
     is_here = spec.host.address == spec.world.host_of(0).address
     return not is_here or require_own_listener(port) or spec.is_primary

@@ -58,7 +58,7 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
         found = _causes_of((*waits, *asking), by_rank)
         blamed = {rank for each in found for rank in each.culprits}
         idle = {rank for rank in blamed if by_rank[rank].seen.is_idle}
-        # One that does nothing, and that nobody asks, explains it as well as a lost answer.
+        # An idle rank explains the wait as well as a lost answer does, so neither is certain.
         return (UNKNOWN,) if idle and causes else found
     return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
 
@@ -72,7 +72,7 @@ def _with_absent_ranks(causes: tuple[Cause, ...], states: States) -> tuple[Cause
     without = _causes_of(find_waits(states, sees_clashes=False), states)
     absent = [each for each in without if kind_of(each.kind).is_absence and each.waiting]
     awaited = {rank for each in absent for rank in each.culprits}
-    # One that has died is a cause even if nobody waits for it.
+    # A rank that has died is a cause even if no rank waits for it.
     kept = [each for each in causes if each.waiting or awaited.isdisjoint(each.culprits)]
     blamed = {rank for each in kept for rank in each.culprits}
     found = [*kept, *(each for each in absent if blamed.isdisjoint(each.culprits))]

@@ -1,8 +1,8 @@
 """Ranks that poll for a file whose existence is a lock, and the rank that holds it.
 
 Only the stacks show such a wait: the rank sleeps in a loop that asks for the file. A file that a
-living rank has open is its lock. One that nobody has open was left behind, or is made by a rank
-that is late.
+living rank has open is its lock. A file that no rank has open was left behind, or a late rank will
+make it.
 """
 
 from __future__ import annotations

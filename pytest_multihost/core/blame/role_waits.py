@@ -212,7 +212,7 @@ def _joined(links: Mapping[int, Iterable[Link]]) -> list[set[int]]:
 
 
 def _without_those_at_rest(wait: RoleWait, at_rest: Collection[int]) -> RoleWait:
-    """Return a wait without ranks that have nothing to do; if it asks one of these, with a doubt.
+    """Remove idle ranks from a wait. If its only target is idle, mark the wait as doubtful.
 
     A thread may only keep a connection to such a rank.
     """

@@ -1,7 +1,7 @@
-"""Ranks that raise, or that gloo ends, because what they receive does not fit what they expect.
+"""Ranks that raise, or that gloo ends, because they receive data of an unexpected size.
 
-The runtime complains where data arrives, and gloo only if more arrives than fits. So the rank whose
-tensor differs is often another one.
+The runtime complains where data arrives, and gloo only if more arrives than fits. So the rank that
+complains is often not the rank whose tensor differs.
 """
 
 from __future__ import annotations

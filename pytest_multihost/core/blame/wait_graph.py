@@ -35,7 +35,7 @@ States = Mapping[int, RankState]
 _NO_RANKS = frozenset[int]()
 
 _UNNAMED = frozenset({"work.wait"})
-"""Operations that may be any collective: the wait for one that was begun earlier."""
+"""Operations that may stand for any collective: waits for a collective that was begun earlier."""
 
 _ALL_KNOWN = 1000
 """If a rank has more known operations than this, earlier ones may be forgotten."""
@@ -69,7 +69,7 @@ class _World:
             whether that is certain.
         clashing: By collective and what it can match, the ranks that cannot match it.
         there: By place, the ranks' collectives; empty until it is needed.
-        providers: By what they provide, the ranks for which those that wait for it may wait.
+        providers: For each thing that ranks wait for, the ranks that can provide it.
         sees_clashes: Whether ranks in operations that cannot match wait for each other. If not,
             they wait only for the ranks that have entered none.
     """
@@ -104,7 +104,7 @@ def find_waits(states: States, *, sees_clashes: bool = True) -> tuple[Wait, ...]
     """
     world = _World(states, sees_clashes)
     waits = tuple(wait for each in states.values() for wait in _waits_of(each, world))
-    # A removed wait may expose another one.
+    # Without this wait another wait may be the first.
     while (fewer := _without_callers(waits, states)) != waits:
         waits = fewer
     return waits
@@ -212,7 +212,7 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
 
 
 def _trying_to_connect(alive: Sequence[RankState]) -> Iterator[Wait]:
-    """Yield the waits of polling ranks for one that has not become ready."""
+    """Yield the waits of polling ranks for a rank that has not become ready."""
     for unready in (each for each in alive if each.unready):
         for each in alive:
             if each.polls and not (each.pending or each.unready):

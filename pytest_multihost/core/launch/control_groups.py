@@ -143,7 +143,7 @@ def _with_parents(mounted: Path, controller: str, own: str) -> tuple[Path, ...]:
 
 
 OWN_GROUPS = ControlGroups()
-"""Those of this process, where Linux has them."""
+"""The control groups of this process, where Linux has them."""
 
 
 def _memory_of(folder: Path, files: _Files, machine_swap: int) -> Memory | None:

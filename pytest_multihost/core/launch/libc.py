@@ -127,7 +127,7 @@ def collapse(start: int, size: int) -> None:
 
 
 def descriptor_of(process: int, number: int) -> int:
-    """Return a new descriptor for one that another process has open (pidfd_getfd(2)).
+    """Return a new descriptor for a file that another process has open (pidfd_getfd(2)).
 
     Args:
         process: A pidfd of the process, such as a child of this one.

@@ -62,10 +62,10 @@ class Meeting(Protocol):
 
         Args:
             within_s: How long they may take to connect.
-            remedy: What the user can do if one does not connect.
+            remedy: What the user can do if a process does not connect.
 
         Raises:
-            MultihostError: One has not connected.
+            MultihostError: A process has not connected.
         """
 
     def part(self, code: int) -> None:

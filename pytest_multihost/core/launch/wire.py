@@ -215,7 +215,7 @@ class Channel:
     def send_with_next(self, header: Mapping[str, Any]) -> None:
         """Send an event together with the next one: each write wakes the controller.
 
-        Only for an event after which this process soon sends another one or waits for a frame.
+        Only for an event after which this process soon sends an event, or waits for a frame.
 
         Raises:
             MultihostError: As in `send`.

@@ -103,7 +103,7 @@ class Side:
     """Ranks that did the same where ranks parted.
 
     Attributes:
-        operation: What they entered; None: they did not enter this collective of the group.
+        operation: The operation that they entered; None: they did not enter this collective.
         frame: The user's line.
         through: The outermost line that differs, if another side has the same user's line.
         count: How often they had entered it from there, this time included; for ranks that did not

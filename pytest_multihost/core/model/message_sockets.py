@@ -1,4 +1,4 @@
-"""Finds the ranks for which waits at message sockets, such as those of zmq, are.
+"""Finds the ranks that are waited for at message sockets, such as those of zmq.
 
 A message socket has no peer of its own: it connects to an endpoint, or binds it, and so may several
 others. Each rank declares in its slot page which endpoints it has bound and connected to, and this

@@ -178,7 +178,7 @@ class ProbeHosts:
 
 @message
 class CloneServer:
-    """Fork the server into another one; the message carries its control connection.
+    """Fork a second server from this one; the message carries its control connection.
 
     Attributes:
         controller: The process at the other end of that connection: the clone ends when it does.

@@ -81,7 +81,7 @@ def spans(ranks: Iterable[int]) -> list[list[int]]:
 
 
 def _by_roles(numbers: Sequence[int], names: RoleNames) -> str:
-    """Return the text for ranks; those of no role, which no world has, are named as ranks."""
+    """Return the text for ranks. Ranks without a role, which no world has, are named as ranks."""
     by_role = {
         role: [rank - ranks.start for rank in numbers if rank in ranks] for role, ranks in names
     }

@@ -197,7 +197,7 @@ def _cycles(roles: Mapping[object, object]) -> Iterator[str]:
 
 
 def _leads(from_: object, to: object, after: Mapping[object, Sequence[str]]) -> bool:
-    """Return whether a role starts after another one, directly or through others."""
+    """Return whether role `from_` starts after role `to`, directly or through other roles."""
     seen, ahead = set[object](), [from_]
     while ahead:
         each = ahead.pop()

@@ -1,12 +1,13 @@
 """The processes of ranks whose script is over, in a world of scripts.
 
 Without the harness such a process would have ended, with all of its threads. The harness keeps it,
-because its connections would break otherwise. Threads of libraries then go on in it: one that shows
-progress, zmq's, one that only looks now and then. They work for nobody any more, so they end no
-wait of another rank, and a proof leaves them out. It keeps those that have entered operations,
-which other ranks may wait for, those of the runtime, which serve other ranks, and those that have
-not run since the world stands still: they have had no turn to go on. A child process
-of such a rank takes no part in a collective or transfer, so it ends none either.
+because its connections would break otherwise. Threads of libraries then go on in it: a thread that
+shows progress, zmq's thread, a thread that looks at something now and then. They work for nobody
+any more, so they end no wait of another rank, and a proof leaves them out. Three sorts of threads
+count all the same: threads that have entered operations, for which other ranks may wait; threads of
+the runtime, which serve other ranks; and threads that have not run since the world stands still,
+because they have had no turn. A child process of such a rank takes no part in a collective or
+transfer, so it ends none either.
 
 Nobody knows what a thread of the program will still do. So a rank with one, or with a child, is
 only likely to be the one for which the others wait.

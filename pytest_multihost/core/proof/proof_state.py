@@ -47,7 +47,7 @@ Runtimes poll every 10 ms (gloo's loops, torch's FileStore). Slower ones have ha
 then, and delay the proof."""
 
 INTERVAL_S = 1.0
-"""The same for one that does not settle."""
+"""How far two deep snapshots must be apart in a world that does not settle."""
 
 _WAITS_S = (SHORT_S,) * 6 + (3 * SHORT_S,) * 3
 """Time from each deep snapshot to the next; then `INTERVAL_S`, because snapshots are costly.

@@ -1,4 +1,4 @@
-"""Derives how far each rank has come: what it waits in, and which operations it has reached.
+"""Derives how far each rank has come: the operation it waits in, and those it has reached.
 
 A launched operation has not necessarily begun. A device queues operations: the rank is in the first
 one that has not ended, and has not reached those behind it. For example, a pipeline stage has
@@ -9,7 +9,7 @@ Other ranks' dumps show more than a rank's own. If one of them shows the end of 
 needs all members, each member has taken part. If a member's own dump lacks that end, the member
 itself is stuck: its device, or the thread that watches it, has stopped. If a member's dump does not
 even show the beginning, it was taken at an earlier time, and nothing follows from it. Where members
-passed what cannot match, an end shows nothing: those that passed less end sooner.
+passed tensors of different sizes, an end shows nothing: members with smaller ones end sooner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_multihost.core.model.operation import Operation, comparable, group_b
 from pytest_multihost.extensions.flight.launched import Joined, Launched
 
 _SETTLED_S = 1.0
-"""A rank and those that share groups with it must have rested this long before its dump."""
+"""A rank, and all ranks that share groups with it, must have rested this long before its dump."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class Progress:
         held_in: The operation on its device that has ended on other ranks but not here.
         entered: By group, the number of the last collective that it has reached.
         untold: Its groups of which the dump does not tell that number.
-        is_empty: Whether its dump lacks what it has launched, as others show.
-        is_old: Whether its dump was taken before those of others, while ranks moved.
+        is_empty: Whether its dump lacks operations that other dumps show it has launched.
+        is_old: Whether its dump was taken before other ranks' dumps, while ranks moved.
         gave_up: Whether the operation it waited in has ended without all members.
     """
 
@@ -221,8 +221,8 @@ def _launched_counts(
     """Yield how many collectives a rank has launched in each group, if that is known.
 
     Args:
-        groups: Those of which it is a member.
-        are_counts: Those whose counts are numbers of collectives.
+        groups: The groups of which it is a member.
+        are_counts: The groups whose counts are numbers of collectives.
     """
     recording, names = joined.recordings[rank], joined.names.get(rank, {})
     last: dict[str, int] = {}

@@ -227,7 +227,7 @@ class _Job:
         conditions: What must hold for the headline to be true, each after "if".
         said: Ranks of which something is known that a verdict may use.
         silent: Ranks of which nothing is known, but which others may wait for.
-        asked: Those of them that only got the signal to dump.
+        asked: The silent ranks that only got the signal to dump.
         moved: Ranks of which the last two stacks differ, with the line of the last one.
         asked_by: Ranks that wait in a collective of which nothing but its number is known.
     """

@@ -9,13 +9,13 @@ has nothing to send to its root.
 An operation ends for a member as soon as gloo would let it go on, or earlier, never later. Measured
 with gloo of torch 2.13, where a send waits for its receive:
 
-* a member of a broadcast waits for those between it and the root, and for those that it sends to;
-* the root of a gather or scatter waits for all, the others for the root;
-* a reduction of few elements may end early for all but its root, one of many waits for all members;
+* a member of a broadcast waits for the members between it and the root, and for its receivers;
+* the root of a gather or scatter waits for all members, and each other member for the root;
+* a reduction of few elements may end early for all but its root; a large one waits for all members;
 * every other collective waits for all members.
 
 A member whose timeout has struck, or that has destroyed the group, is lost to the group: gloo then
-closes its connections. What another member needs of it fails, and so does all that it does there.
+closes its connections. Operations of other members that need it fail, and so do all of its own.
 
 NCCL runs the operations of a communicator on one stream. Launches may name such a stream: then an
 operation meets others only when all earlier ones of its stream have ended.
@@ -57,8 +57,8 @@ class _Meeting:
     Attributes:
         entered: Their launches by their numbers in the group.
         waiting: The members for which it has not ended.
-        reached: The members of a broadcast to which data has come, with the one that has sent it.
-        failed: Those for which it has failed: nothing more comes from them.
+        reached: The members of a broadcast that have got the data, each with its sender.
+        failed: The members for which it has failed: they send nothing more.
     """
 
     size: int
@@ -76,7 +76,7 @@ class _Batch:
 
     Attributes:
         stream: The rank and the name of its stream.
-        running: The numbers of those that have not ended.
+        running: The numbers of the operations that have not ended.
     """
 
     stream: tuple[int, str]
@@ -202,16 +202,16 @@ class Exchange:
         return any(e.number == number and e.operation != "barrier" for e in batch.launches)
 
     def may_go_on_alone(self, rank: int, number: int) -> bool:
-        """Return whether an open operation may end by what ranks do that NCCL lets go on.
+        """Return whether an open operation may end through ranks that NCCL lets go on.
 
-        Those of NCCL do not: all that a rank launches comes after the operation that it waits for.
+        An operation of NCCL does not: all that a rank launches comes after the one it waits for.
         """
         return (rank, number) in self._on_host
 
     def stuck_ranks(self, waits: Mapping[int, AbstractSet[int]], size: int) -> AbstractSet[int]:
-        """Return ranks that cannot go on, whatever those do that NCCL lets go on.
+        """Return ranks that cannot go on, whatever the ranks do that NCCL lets go on.
 
-        They wait on the host, each for another one of them among others.
+        Each of them waits on the host for at least one other of them.
 
         Args:
             waits: The open operations that a rank's threads wait for, by rank.

@@ -43,7 +43,7 @@ class Found:
     Attributes:
         clashes: Collectives that cannot match, the earliest first.
         is_said: Whether ranks may have reported something that they had not reported undisturbed.
-        damage: Files that are not what they say, those that others vouch for first.
+        damage: Damaged files. Files that an index or a mark declares complete come first.
         overwrites: Whether the disturbed file had been written before, so that a good one is lost
             if it does not load.
     """

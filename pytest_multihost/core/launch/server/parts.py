@@ -30,9 +30,9 @@ class ServerPart(Protocol):
 
     @property
     def exchanges(self) -> Sequence[int]:
-        """Those of the companions through which ranks wait for each other.
+        """The companions through which ranks wait for each other.
 
-        What such a process does by itself, its service answers for: see `Service.permits_proof`.
+        The service answers for all that such a process does: see `Service.permits_proof`.
         """
 
     def take_tables(self) -> Mapping[str, int]:

@@ -78,7 +78,7 @@ from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
 _FEW_FORKS = 32
-"""Forks that cost less than what makes them cheap: filled gaps, and memory in huge pages."""
+"""Up to this many forks, preparing the heap costs more time than it saves."""
 
 _GONE_S = 5.0
 """How long a killed controller may take to end after its connections have been closed."""
@@ -401,7 +401,7 @@ def _become_rank(
 def _descriptors(server: _Server) -> list[int]:
     """Return the server's descriptors that a rank must not keep, and that have no object.
 
-    Those that have one are closed already: see `own_descriptors`.
+    Descriptors with an object are closed already: see `own_descriptors`.
     """
     of_parts = [each for part in server.parts.values() for each in part.descriptors]
     return [server.controller, *of_parts, *server.clones, *server.ranks.pidfds]

@@ -108,7 +108,7 @@ class Recorder:
     def are_all(self, size: int | None) -> bool:
         """Return whether so many processes are all ranks of the world, as far as that is known.
 
-        In a world with roles it is not: as many processes may be others, such as children.
+        With roles an equal count proves nothing: the processes may be children.
         """
         return self.role is None and size == self.size
 

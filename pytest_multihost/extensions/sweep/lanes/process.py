@@ -136,7 +136,7 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
         scratch=scratch,
         kinds=new_plugin_manager().hook.pytest_multihost_services(),
         primary_leaves_last=request.primary_leaves_last,
-        # A proof takes it that no runtime gives up before the test's timeout, as in other worlds.
+        # A proof assumes that no runtime times out before the test does. That is not so here.
         early="off" if request.measures_end else "fail",
         patience_s=request.patience_s,
     )
