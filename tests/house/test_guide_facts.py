@@ -75,3 +75,30 @@ def test_each_variable_that_a_user_sets_is_one_of_the_package() -> None:
     named = set(re.findall(r"`(PYTEST_MULTIHOST_\w+)", page.partition("## skip")[0]))
     assert len(named) >= 6
     assert [name for name in named if name not in texts] == []
+
+
+OUTSIDE = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(ROOT / "docker").glob("*.md"),
+    *(ROOT / "conftest_examples").rglob("*.md"),
+    *(ROOT / "changelog").glob("README.md"),
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text(encoding="utf-8"))
+    plain = (re.sub(r"<[^>]+>|[^\w\s-]", "", each).strip().lower() for each in headings)
+    return {re.sub(r"[\s-]+", "-", each) for each in plain}
+
+
+@pytest.mark.parametrize("page", OUTSIDE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_outside_of_the_guide_leads_somewhere(page: Path) -> None:
+    """`make docs` checks those of the guide."""
+    lost = []
+    for target in re.findall(r"\]\(([^)#:]*(?:#[\w-]+)?)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path) if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            lost.append(target)
+    assert lost == []
