@@ -166,11 +166,13 @@ def commands() -> Iterator[str]:
     """Yield a section for each command of ``multihost``."""
     parser, every = make_parser(new_plugin_manager().hook)
     helps = {
-        each.dest: each.help
+        each.dest.partition(" ")[0]: each.help
         for action in parser._actions  # noqa: SLF001 - argparse has no other way to read a parser
         for each in getattr(action, "_choices_actions", ())
     }
     for name, command in sorted(every.items()):
+        if name not in helps:
+            continue  # an older name of another one
         actions = [each for each in command._actions if each.dest != "help"]  # noqa: SLF001
         yield f"## multihost {name}"
         yield ""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SIGNATURE = (
     "multihost_sweep(families=None, *, budget=None, decisions=(), values=(), batches=()): run this"
-    " multihost test again and again, each time with one disturbance, to find the hang that it"
+    " multihost test again and again, each time with one injected fault, to find the hang that it"
     " hides. `families`: some of {families}; `budget`: seconds; `decisions`,"
     " `values`: functions, as 'module:function', that return another truth value or NaN on one"
     " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
@@ -191,7 +191,7 @@ def pytest_multihost_renderers() -> Sequence[Renderer]:
 
 @hookimpl
 def pytest_multihost_commands(commands: Commands) -> None:
-    """Add ``multihost mend`` and ``multihost reproduce``."""
+    """Add ``multihost pattern`` and ``multihost reproduce``."""
     from pytest_multihost.extensions.sweep.mend_command import add_mend
     from pytest_multihost.extensions.sweep.reproduce.command import add_reproduce
 

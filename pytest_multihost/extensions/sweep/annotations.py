@@ -61,11 +61,11 @@ def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
     if run.error:
         yield "error", run.error
     if rating := rating_text(weakness):
-        yield "rating", rating
+        yield "severity", rating
     if seen := report_of(run.disturbance.fault):
         yield "seen in", seen
     cure = mending(run)
-    yield "mend", f"{cure.advice} For code, run: {cure.command}"
+    yield "fix", f"{cure.advice} For code, run: {cure.command}"
 
 
 def _with_place(text: str, place: Place | None) -> str:

@@ -1,4 +1,4 @@
-"""``multihost mend``: prints the patterns that remove weaknesses, each with code."""
+"""``multihost pattern``: prints the patterns that remove weaknesses, each with code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _SECTION = re.compile(
 
 def add_mend(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("mend", help="show how to remove a weakness that a sweep found")
+    parser = commands.add_parser(
+        "pattern", aliases=["mend"], help="show how to remove a weakness that a sweep found"
+    )
     parser.set_defaults(act=_mend)
     parser.add_argument(
         "pattern", nargs="?", help="such as agree-on-errors; none: list the patterns"
@@ -49,7 +51,7 @@ def _mend(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
         raise MultihostError(
             f"there is no pattern {shown(options.pattern)}",
             seen=f"There are: {known_names(MENDINGS, options.pattern)}",
-            remedy="multihost mend lists them.",
+            remedy="multihost pattern lists them.",
         )
     sys.stdout.write(section(options.pattern))
     return 0

@@ -1,4 +1,4 @@
-"""Lists the patterns that remove weaknesses; ``multihost mend`` shows each with code."""
+"""Lists the patterns that remove weaknesses; ``multihost pattern`` shows each with code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mending:
     @property
     def command(self) -> str:
         """The command that prints this section."""
-        return f"multihost mend {self.anchor}"
+        return f"multihost pattern {self.anchor}"
 
 
 AGREE_ON_ERRORS = Mending(

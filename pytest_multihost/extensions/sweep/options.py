@@ -22,7 +22,7 @@ def parse_families(text: str) -> tuple[str, ...]:
     if len(found) < len(parts):
         wrong = next(each for each in parts if each not in FAMILIES)
         raise SettingError(
-            f"there is no family of disturbances {shown(wrong)}",
+            f"there is no fault class {shown(wrong)}",
             seen=f"There are: {known_names(FAMILIES, wrong)}",
             remedy=REMOVED.get(wrong)
             or f"The default is --multihost-sweep={','.join(DEFAULT_FAMILIES)}.",

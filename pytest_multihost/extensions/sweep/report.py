@@ -102,9 +102,9 @@ def _block(
     if run.error:
         lines += titled("error", [run.error], room)
     rating = rating_text(weakness)
-    lines += titled("rating", [rating] if rating else [], room)
+    lines += titled("severity", [rating] if rating else [], room)
     cure = mending(run)
-    lines += titled("mend", [cure.advice], room)
+    lines += titled("fix", [cure.advice], room)
     lines += titled("", [f"for code, run: {cure.command}"], room)
     lines += titled("alike", alike_texts(result, weakness), room)
     lines += titled("shown by", [_shown_by(result, weakness)], room)
@@ -135,7 +135,7 @@ def _rows(run: DisturbedRun) -> list[Row]:
     if fault.is_first:  # the run names that rank if the others wait for it
         disturbed = run.culprits or (passed.rank,)
     role: Role = "culprit" if set(disturbed) & set(run.culprits or disturbed) else "plain"
-    rows = [_row(disturbed, role, "disturbed", place_text(fault), passed.where)]
+    rows = [_row(disturbed, role, "injected", place_text(fault), passed.where)]
     others = tuple(each for each in run.waiting_ranks if each not in run.culprits)
     if run.culprit is not None and not _is_same(run.culprit, passed.where):
         state = _state_of_culprit(run)
@@ -175,7 +175,7 @@ def _is_same(one: Place, other: Place | None) -> bool:
 
 def _shown_by(result: SweepResult, weakness: Weakness) -> str:
     families = [result.runs[index].disturbance.family for index in weakness.shown_by]
-    text = f"{len(families)} of {plural(len(result.runs), 'disturbance')}"
+    text = f"{len(families)} of {plural(len(result.runs), 'injection')}"
     text += f" ({families_text(families)})" if families else ""
     return f"{text}, and {repeats_text(weakness.repeated)}" if weakness.repeated[0] else text
 
@@ -196,7 +196,7 @@ def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
         return
     kinds = {kind: sum(counts) for kind, counts in result.points.items() if sum(counts)}
     by_kind = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    roles = f"{plural(len(result.plan.roles), 'role')}: {roles_text(result.plan.roles)}"
+    roles = f"{plural(len(result.plan.roles), 'class')} of ranks: {roles_text(result.plan.roles)}"
     count = f"{result.plan.point_count} ({by_kind})" if by_kind else f"{result.plan.point_count}"
     yield "points", [f"{count}, {roles}"]
     if result.runs:

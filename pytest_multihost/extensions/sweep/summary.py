@@ -57,7 +57,7 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
     title = f"{OUTCOMES[run.outcome].upper()} {result.nodeid}: {waits_text(run)}"
     lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
     lines += [f"* {name}: {escaped(text)}" for name, text in weakness_facts(weakness)]
-    shown = plural(len(weakness.shown_by), "disturbance")
+    shown = plural(len(weakness.shown_by), "injection")
     shown += f", and {repeats_text(weakness.repeated)}"
     lines.append(f"* shown by {escaped(shown)}")
     if run.token:

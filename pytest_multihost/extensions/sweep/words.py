@@ -46,7 +46,7 @@ MEANINGS: Mapping[ShownOutcome, str] = {
     "wrong": "no rank noticed that something is wrong: values, collectives, or what was saved",
     "fails": "the test failed, and no rank was left waiting",
     "passes": "the test passed",
-    "not reached": "the disturbance did not happen",
+    "not reached": "the injection did not happen",
 }
 """The meaning of each shown outcome, the worst first."""
 
@@ -198,10 +198,10 @@ def survives_text(result: SweepResult) -> str:
     ]
     if hidden(result):
         count = len(hidden(result))
-        notes.append(f"{count} more that {'ends' if count == 1 else 'end'} soon")
+        notes.append(f"{count} more that {'is' if count == 1 else 'are'} short")
     if missed := result.count("not reached"):
         notes.append(f"{plural(missed, 'point')} not reached")
-    what = plural(len(result.runs), "disturbance")
+    what = plural(len(result.runs), "injection")
     return f"survives {survived(result)} of {what} ({'; '.join(notes)})"
 
 
@@ -342,7 +342,7 @@ def left_out_texts(result: SweepResult) -> list[str]:
         counts[each.reason] += each.count
         by_reason.setdefault(each.reason, []).append(f"{each.count} {each.family}")
     return [
-        f"{plural(counts[reason], 'disturbance')} ({', '.join(parts)})"
+        f"{plural(counts[reason], 'injection')} ({', '.join(parts)})"
         f" {_LEFT_OUT.get(reason, f'because of: {reason}')}"
         + (_budget_for(result, counts[reason]) if reason == "budget" else "")
         for reason, parts in by_reason.items()
@@ -377,7 +377,7 @@ def unmet_texts(result: SweepResult) -> list[str]:
     if is_whole:
         why = "was accepted and no longer occurs: remove it from the acceptance file"
     else:
-        why = "was accepted and was not found; the sweep has left out disturbances"
+        why = "was accepted and was not found; the sweep has left out injections"
     return [f"{each} {why}" for each in result.unmet_acceptances]
 
 

@@ -89,7 +89,7 @@ def test_a_file_that_is_not_waited_for_is_found(worlds) -> None:
     assert result.status == "failed"
     lines = {each.witness.waiting.line for each in result.weaknesses if each.witness.waiting}
     assert lines <= {line_of(RACE, "all_reduce"), len(RACE.strip().splitlines())}
-    worlds.run.stdout.fnmatch_lines(["*HANGS*", "*survives * of * disturbances*"])
+    worlds.run.stdout.fnmatch_lines(["*HANGS*", "*survives * of * injections*"])
 
 
 # Each rank resumes from the newest checkpoint that it sees itself.
@@ -392,14 +392,14 @@ def test_a_file_after_the_bare_option_is_a_test_file(run_worlds) -> None:
         "test_worlds.py",
     )
     worlds.run.assert_outcomes(passed=1)
-    assert "disturbances" in worlds.stdout
+    assert "injections" in worlds.stdout
 
 
 def test_a_family_that_does_not_exist_is_a_usage_error(run_worlds) -> None:
     """It is no test file either, so the error names the families."""
     worlds = run_worlds("def test_plain(): pass", "--multihost-sweep", "lat,fails")
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
-    assert "there is no family of disturbances 'lat'" in worlds.run.stderr.str()
+    assert "there is no fault class 'lat'" in worlds.run.stderr.str()
     assert "Did you mean late?" in worlds.run.stderr.str()
 
 
@@ -417,7 +417,7 @@ def test_the_token_of_a_weakness_repeats_it(run_worlds) -> None:
     again = run_worlds(PRIMARY, "--multihost-sweep=fails", f"--multihost-replay={token}")
     again.run.assert_outcomes(failed=1)
     assert again.verdicts["test_primary"]["diagnosis"]["waiting"] == [1]
-    assert "disturbances" not in again.stdout
+    assert "injections" not in again.stdout
 
 
 def test_a_primary_that_cannot_write_leaves_the_others_waiting(run_worlds) -> None:
@@ -447,7 +447,7 @@ def test_a_test_that_agrees_on_failures_passes(worlds) -> None:
     result = swept(worlds, "test_robust")
     assert result.status == "passed"
     assert result.count("told") == len(result.runs) > 0
-    worlds.run.stdout.fnmatch_lines(["*test_robust: survives * of * disturbance* (0 weaknesses)*"])
+    worlds.run.stdout.fnmatch_lines(["*test_robust: survives * of * injection* (0 weaknesses)*"])
 
 
 @pytest.mark.program(
@@ -540,7 +540,7 @@ def test_sweeps_run_in_the_workers_of_xdist(run_worlds) -> None:
     worlds = run_worlds(source, "--multihost-sweep=fails", "-p", "xdist", "-n", "2")
     worlds.run.assert_outcomes(failed=1, passed=1)
     worlds.run.stdout.fnmatch_lines_random(
-        ["*HANGS*", "*survives * of * disturbance*", "*test_robust: survives*"]
+        ["*HANGS*", "*survives * of * injection*", "*test_robust: survives*"]
     )
 
 

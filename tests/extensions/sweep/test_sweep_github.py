@@ -37,7 +37,7 @@ def test_each_weakness_is_an_error_at_the_culprits_line() -> None:
         "ranks 1-3 wait in barrier #4 for rank 0, which has failed",
         "\nrank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once) at ckpt.py:31",
         "\nranks 1-3 waiting at ckpt.py:36",
-        "For code, run: multihost mend agree-on-errors",
+        "For code, run: multihost pattern agree-on-errors",
         "--multihost-replay 7f3a",
     ):
         assert part in first.text
@@ -67,8 +67,8 @@ def test_the_summary_has_a_row_for_each_test_and_details_for_each_weakness() -> 
     """What was left out is in the row."""
     text = html.unescape(sweep_summary([SWEEP, SOUND, NOT_SWEPT], max_bytes=ROOM))
     assert "3 tests swept: 2 weaknesses" in text
-    assert "survives 7 of 12 disturbances" in text
-    assert "left out 9 disturbances (7 late, 2 differs)" in text
+    assert "survives 7 of 12 injections" in text
+    assert "left out 9 injections (7 late, 2 differs)" in text
     assert "not swept: the test does not pass undisturbed" in text
     assert text.count("<details>") == 2
 

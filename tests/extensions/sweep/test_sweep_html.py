@@ -34,18 +34,24 @@ RENDERERS = offered_renderers(new_plugin_manager().hook)
 def test_weaknesses_come_first_each_with_all_that_is_known() -> None:
     """Before the matrix; what is accepted is at the end."""
     words = Elements(sweep_page(SWEEP)).words
-    parts = ("which has failed", "Weaknesses", "Points and roles", "Left out", "Accepted weakness")
+    parts = (
+        "which has failed",
+        "Weaknesses",
+        "Points and classes of ranks",
+        "Left out",
+        "Accepted weakness",
+    )
     assert [words.index(part) for part in parts] == sorted(words.index(part) for part in parts)
     for part in (
         "rank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once)",
         "ckpt.py:36",
         "dist.barrier()",
         "OSError: [Errno 116]",
-        "multihost mend agree-on-errors",
+        "multihost pattern agree-on-errors",
         "--multihost-replay 7f3a",
         "rank 1 stands for ranks 1-3",
         "the job ends after 30 min",
-        "9 disturbances (7 late, 2 differs) for lack of time",
+        "9 injections (7 late, 2 differs) for lack of time",
     ):
         assert part in words
 
@@ -61,7 +67,7 @@ def test_what_no_repeat_showed_again_is_told_apart() -> None:
 
 def test_a_page_that_passed_says_why_its_weaknesses_do_not_fail_the_test() -> None:
     """A stranger sees red cells below the word."""
-    why = "The test passes because every weakness on this page ends soon"
+    why = "The test passes because every weakness on this page is short"
     assert why in Elements(sweep_page(replace(SWEEP, status="passed"))).words
     assert why not in Elements(sweep_page(SWEEP)).words
     assert why not in Elements(sweep_page(SOUND)).words

@@ -233,7 +233,7 @@ def test_hidden_weaknesses_are_counted_in_one_line() -> None:
     result = replace(sweeps.SWEEP, weaknesses=(rated(sweeps.FAILS, SOON),))
     assert hidden_text(result).startswith("1 more weakness: ")
     assert hidden_text(result).endswith("--multihost-sweep-show=all shows them")
-    assert "(0 weaknesses; 1 more that ends soon;" in survives_text(result)
+    assert "(0 weaknesses; 1 more that is short;" in survives_text(result)
     assert hidden_text(replace(result, weaknesses=(rated(sweeps.FAILS, LATE),))) == ""
 
 

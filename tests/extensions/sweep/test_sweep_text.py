@@ -196,9 +196,9 @@ def test_many_weaknesses_are_counted_not_all_shown() -> None:
 def test_the_line_of_what_a_test_survives_counts_everything_once() -> None:
     """Survived, weak and not reached make up all runs."""
     assert survives_text(SWEEP) == (
-        "survives 7 of 12 disturbances (3 weaknesses, 1 accepted; 1 point not reached)"
+        "survives 7 of 12 injections (3 weaknesses, 1 accepted; 1 point not reached)"
     )
-    assert survives_text(SOUND) == "survives 5 of 5 disturbances (0 weaknesses)"
+    assert survives_text(SOUND) == "survives 5 of 5 injections (0 weaknesses)"
 
 
 def test_a_sweep_that_took_longer_names_its_budget() -> None:
@@ -211,7 +211,7 @@ def test_what_time_was_lacking_for_is_told_with_the_budget_that_is_enough() -> N
     """By what the disturbances so far have taken."""
     [text] = left_out_texts(SWEEP)
     assert text == (
-        "9 disturbances (7 late, 2 differs) for lack of time, which would take about 44 s;"
+        "9 injections (7 late, 2 differs) for lack of time, which would take about 44 s;"
         " --multihost-sweep-budget=110 has room for all"
     )
 

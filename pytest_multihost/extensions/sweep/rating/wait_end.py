@@ -40,7 +40,7 @@ def wait_end(result: WorldResult, fault: Fault, logs: Mapping[int, str]) -> Wait
     record = read_launcher_record(result)
     began_s = disturbed_s(result, fault)
     if began_s is None:
-        return WaitEnd(by="not measured", name="the disturbance did not happen again")
+        return WaitEnd(by="not measured", name="the injection did not happen again")
     # The harness has ended what is over later.
     last_s = math.inf if result.detected_s is None else result.detected_s
     exits = [each for each in record.ends if each.how == "exited" and each.at_s <= last_s]

@@ -211,7 +211,7 @@ class Sweeps:
         for each in sweep.unused_directories():
             shutil.rmtree(self.run.folder.base / each, ignore_errors=True)
         for why in runner.lost:
-            self.run.tally.unwritten.append(f"{result.nodeid}: a disturbed run was lost: {why}")
+            self.run.tally.unwritten.append(f"{result.nodeid}: a run was lost: {why}")
         weaknesses, unmet = apply_acceptances(
             sweep.with_directories(), self.run.accepted, nodeid=result.nodeid
         )
@@ -281,7 +281,7 @@ def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:
     if plan.expected is not None:
         return "it is expected to hang (multihost_expect)"
     if finding.status != "passed":
-        return f"the undisturbed run {_ENDS.get(finding.status, finding.status)}"
+        return f"the first run {_ENDS.get(finding.status, finding.status)}"
     if not attempt.judged.result.spec.shares_files:
         return "its ranks are on hosts of an attached run"
     return None
