@@ -474,11 +474,11 @@ def test_a_test_that_agrees_on_failures_passes(worlds) -> None:
 def test_what_does_not_pass_is_not_swept(worlds) -> None:
     """It is reported as without a sweep, and why it was not swept is said."""
     worlds.run.assert_outcomes(failed=1, skipped=1, passed=1)
-    assert swept(worlds, "test_fails").reason == "the undisturbed run failed"
+    assert swept(worlds, "test_fails").reason == "the first run failed"
     worlds.run.stdout.fnmatch_lines(
         [
-            "*test_fails: not swept: the undisturbed run failed",
-            "*test_is_skipped: not swept: the undisturbed run was skipped",
+            "*test_fails: not swept: the first run failed",
+            "*test_is_skipped: not swept: the first run was skipped",
             "*test_hangs: not swept: it is expected to hang (multihost_expect)",
         ]
     )
