@@ -219,7 +219,7 @@ def test_what_time_was_lacking_for_is_told_with_the_budget_that_is_enough() -> N
 def test_an_accepted_weakness_that_time_was_lacking_for_may_still_occur() -> None:
     """Only a whole sweep says to remove the entry."""
     [cut] = unmet_texts(SWEEP)
-    assert cut.endswith("was not found; the sweep has left out disturbances")
+    assert cut.endswith("was not found; the sweep has left out injections")
     [gone] = unmet_texts(replace(SWEEP, left_out=()))
     assert gone.endswith("no longer occurs: remove it from the acceptance file")
 
