@@ -37,7 +37,7 @@ PART = re.compile(r"(?ms)^(<!-- made: (?P<name>[^\n]+?) -->\n)(?P<text>.*?)^<!--
 SEE = {
     "accept": "sweep.md#weaknesses-that-you-accept",
     "adopt": "adopt.md",
-    "attach": "attach.md",
+    "join": "attach.md",
     "backend": "settings.md#backends",
     "carry": "cluster.md",
     "clock": "clock.md",

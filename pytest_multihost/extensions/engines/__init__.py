@@ -45,7 +45,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare `--multihost-attach`."""
+    """Declare `--multihost-join`."""
     from pytest_multihost.extensions.engines.pytest_plugin import add_attach_option
 
     add_attach_option(parser)

@@ -140,7 +140,7 @@ def jobset(*, name: str, nodes: int, image: str, gpus: int, pytest_args: list[st
     if nodes < 1 or gpus < 0:
         raise SettingError("--nodes and --gpus must be positive numbers")
     limits = f"                  resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}\n"
-    command = ["python", "-m", "pytest", "--multihost-attach", *pytest_args]
+    command = ["python", "-m", "pytest", "--multihost-join", *pytest_args]
     return _TEMPLATE.format(
         name=name,
         index=_INDEX,

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.launchers
 SECRET = "correct horse battery staple"  # noqa: S105 - guards nothing
 PYTEST = (
     *("-m", "pytest", "--color=no", "-p", "multihost_hangs", "-p", "no:cacheprovider"),
-    "--multihost-attach",
+    "--multihost-join",
 )
 LIMIT_S = 90.0
 
@@ -791,7 +791,7 @@ def test_torchrun_without_the_option_is_hinted_at(processes: Processes) -> None:
     """Each process would start as many ranks as there are processes."""
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    without = [each for each in PYTEST if each != "--multihost-attach"]
+    without = [each for each in PYTEST if each != "--multihost-join"]
     processes.start([*command, *without, "--ranks=2", "-k", "test_passes"], {})
     processes.finish()
     (output,) = processes.output

@@ -205,6 +205,7 @@ def test_the_first_failure_ends_the_run_and_only_failures_run_again(tmp_path: Pa
         ),
         (("slum",), "Did you mean slurm?"),
         ((HERE, "--multihost-attach"), "exclude each other"),
+        ((HERE, "--multihost-join"), "exclude each other"),
     ],
 )
 def test_what_cannot_start_ends_the_run_at_once(

@@ -323,7 +323,7 @@ def test_the_command_prints_the_manifest(
     assert main() == os.EX_OK
     printed = capsys.readouterr().out
     assert "kind: JobSet" in printed
-    assert '"--multihost-attach", "-x", "tests"]' in printed
+    assert '"--multihost-join", "-x", "tests"]' in printed
 
 
 @pytest.mark.parametrize("name", ["on", "yes", "null", "y"])

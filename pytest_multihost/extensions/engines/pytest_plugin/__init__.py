@@ -38,7 +38,10 @@ _HELP = (
     "Join the processes that torchrun, srun, mpirun or the like started with this same command:"
     " rank 0's process runs the tests, and every process starts its own rank of each test"
 )
-_ENV = "PYTEST_MULTIHOST_ATTACH"
+_VARIABLES = "PYTEST_MULTIHOST_JOIN", "PYTEST_MULTIHOST_ATTACH"
+"""The second ones, here and below, are the names of version 0.2."""
+
+_SETTINGS = "multihost_join", "multihost_attach"
 _NO = ("", "0", "false", "no", "off")
 
 ATTACHED_PLUGIN = "multihost_attached"
@@ -53,10 +56,12 @@ IS_ORDERED = pytest.StashKey[bool]()
 
 
 def add_attach_option(parser: pytest.Parser) -> None:
-    """Declare `--multihost-attach`."""
+    """Declare `--multihost-join`."""
     group = parser.getgroup("multihost", "tests on several ranks")
-    group.addoption("--multihost-attach", action="store_true", default=None, help=_HELP)
-    parser.addini("multihost_attach", _HELP, type="bool", default=False)
+    flags = "--multihost-join", "--multihost-attach"
+    group.addoption(*flags, dest="multihost_attach", action="store_true", default=None, help=_HELP)
+    for name in _SETTINGS:
+        parser.addini(name, _HELP, type="bool", default=False)
 
 
 def _is_attached(config: pytest.Config) -> bool:
@@ -65,9 +70,9 @@ def _is_attached(config: pytest.Config) -> bool:
         return False
     if config.getoption("multihost_attach") is not None:
         return bool(config.getoption("multihost_attach"))
-    if _ENV in os.environ:
-        return os.environ[_ENV].lower() not in _NO
-    return bool(config.getini("multihost_attach"))
+    if given := [os.environ[each] for each in _VARIABLES if each in os.environ]:
+        return given[0].lower() not in _NO
+    return any(config.getini(each) for each in _SETTINGS)
 
 
 def _runs_tests(config: pytest.Config) -> bool:
@@ -97,7 +102,7 @@ def _drive(config: pytest.Config) -> None:
         message = "--multihost-on and pytest-xdist's -n both make processes: leave out one"
         raise usage_error(message)
     if _is_attached(config):
-        raise usage_error("--multihost-on and --multihost-attach exclude each other")
+        raise usage_error("--multihost-on and --multihost-join exclude each other")
     from pytest_multihost.extensions.engines.driver.plugin import Driver
 
     offered = config.hook.pytest_multihost_engines()
@@ -117,7 +122,7 @@ def read_role(config: pytest.Config) -> None:
     if not _is_attached(config):
         return
     if config.getoption(ON.dest):
-        raise usage_error("--multihost-on and --multihost-attach exclude each other")
+        raise usage_error("--multihost-on and --multihost-join exclude each other")
     from pytest_multihost.core.launch.launcher_env import read_membership
 
     try:
@@ -125,7 +130,7 @@ def read_role(config: pytest.Config) -> None:
     except MultihostError as error:
         raise usage_error(str(error)) from error
     if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
-        message = "--multihost-attach and pytest-xdist's -n both make processes: leave out one"
+        message = "--multihost-join and pytest-xdist's -n both make processes: leave out one"
         raise usage_error(message)
     if membership.rank:
         switch_off(config, ONE_PROCESS_ALONE)
@@ -200,5 +205,5 @@ def _hint_at_attach(config: pytest.Config) -> None:
     if _runs_tests(config) and not is_started_by_pytest(config):
         reporter.write_line(
             f"multihost: each of the {count} processes of torchrun runs all tests, with ranks of"
-            " its own; with --multihost-attach the processes are the ranks"
+            " its own; with --multihost-join the processes are the ranks"
         )

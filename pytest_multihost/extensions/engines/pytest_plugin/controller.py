@@ -29,7 +29,7 @@ from pytest_multihost.extensions.engines.attach import (
 from pytest_multihost.extensions.engines.pytest_plugin.peer_losses import PeerLosses
 
 _REMEDY = (
-    "Every process must run the same pytest command, with --multihost-attach, and reach rank 0."
+    "Every process must run the same pytest command, with --multihost-join, and reach rank 0."
     " Give a slow start more time: --multihost-startup-timeout=SECONDS"
 )
 
