@@ -8,6 +8,7 @@ shows which of them differs. And several ranks that raise the same at one line a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,9 @@ _COMPARE = frozenset({"sync_global_devices", "assert_equal"})
 """Collectives that raise if a name or another value differs between the ranks."""
 
 _DIFFERENCE = "AssertionError"
+
+_CLOSED_S = 0.25
+"""A process that dies closes its connections at most so long before the harness sees its end."""
 
 
 def with_shared_failures(
@@ -114,19 +118,20 @@ def _of_size(
                 return _cause(sorts, there, causes, causes[0].at_s, is_certain=False)
         there = _last_counted(rank, inside, states, result)
         if not inside:
-            there = dict(_with_smaller(rank, there, states))
+            there = dict(_with_smaller(rank, there, states, causes[0].at_s))
         if len(sorts := _sorts(there)) > 1:
             return _cause(sorts, there, causes, causes[0].at_s, is_certain=False)
     return None
 
 
 def _with_smaller(
-    dead: int, there: Mapping[int, Operation], states: States
+    dead: int, there: Mapping[int, Operation], states: States, died_s: float | None
 ) -> Mapping[int, Operation]:
     """Return what all others have entered, and that the rank which gloo ended expected less.
 
     C++ code called its operation, and its flight recorder is lost. What came was too large for it,
-    and came from one of the others, which are all in one operation.
+    and came from one of the others, which are all in one operation. The loss of the rank may have
+    ended that operation for them.
     """
     found = there or {
         rank: each
@@ -137,11 +142,16 @@ def _with_smaller(
     }
     operations = [*found.values()]
     is_one = len({(each.place, each.name, each.detail) for each in operations}) == 1
-    is_one = is_one and all(each.is_open for each in operations)
+    since_s = math.inf if died_s is None else died_s - _CLOSED_S
+    is_one = is_one and all(each.is_open or _ended_s(each) >= since_s for each in operations)
     if not is_one or {*operations[0].group} - {dead} != found.keys():
         return there
     smaller = replace(operations[0], name=SMALLER, detail="that C++ code called", frame=None)
     return {**found, dead: smaller}
+
+
+def _ended_s(operation: Operation) -> float:
+    return -math.inf if operation.ended_s is None else operation.ended_s
 
 
 def _last_counted(

@@ -204,7 +204,15 @@ def test_a_rank_that_was_ended_in_native_code_has_expected_less_than_all_others(
     assert found.summary == f"{told} C++ code called"
 
 
+def test_an_operation_that_the_death_has_ended_is_the_one_that_gloo_refused() -> None:
+    """The dying rank closes its connections just before the harness sees its end, at 5 s."""
+    last = replace(counted(9, "f32[400]"), ended_s=4.95)
+    found = of_native_code(1, (), {0: (*STEPS[:1], last), 2: (*STEPS[:1], last)})
+    assert (found.kind, found.culprits, found.confidence) == ("mismatch", (1,), "likely")
+
+
 def test_operations_that_are_over_say_nothing_of_the_one_that_gloo_refused() -> None:
     """The rank that was ended may have been in the next one."""
-    found = of_native_code(1, (), {0: STEPS, 2: STEPS})
+    over = (*STEPS[:1], replace(STEPS[1], ended_s=4.0))
+    found = of_native_code(1, (), {0: over, 2: over})
     assert (found.kind, found.culprits) == ("died", (1,))
