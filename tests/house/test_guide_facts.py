@@ -77,6 +77,12 @@ def test_each_variable_that_a_user_sets_is_one_of_the_package() -> None:
     assert [name for name in named if name not in texts] == []
 
 
+def test_the_changelog_has_the_version() -> None:
+    """The workflow of a release refuses a tag without it."""
+    version = re.findall(r'(?m)^version = "([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert f"\n## {version[0]} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 OUTSIDE = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(ROOT / "docker").glob("*.md"),
