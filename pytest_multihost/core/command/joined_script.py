@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_multihost.core.launch import Launcher
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.world_plan import WorldPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +38,14 @@ class JoinedScript:
 
     Attributes:
         scratch: A private directory of this process.
-        plan: Takes a number of ranks and returns the world; raises SettingError if an option or
-            this machine does not allow it.
+        plan: Takes a number of ranks and returns the plan of the world; raises SettingError if an
+            option or this machine does not allow it.
         launcher: Returns the launcher of this process for a world.
         run: Runs a world from this process, shows how it ends, and returns the exit code.
     """
 
     folder: Path
     scratch: Path
-    plan: Callable[[int], WorldSpec]
-    launcher: Callable[[WorldSpec], ServerLauncher]
-    run: Callable[[WorldSpec, OtherProcesses], int]
+    plan: Callable[[int], WorldPlan]
+    launcher: Callable[[WorldPlan], ServerLauncher]
+    run: Callable[[WorldPlan, OtherProcesses], int]

@@ -13,9 +13,8 @@ from typing import get_args
 
 import pytest
 
-from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
+from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.blame.own_failures import has_xfailed, own_failures
-from pytest_multihost.core.fault_planner import FaultPlanner, PlannedFaults, offered_planner
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault
@@ -23,7 +22,7 @@ from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.replay import Replay, checksum, read_token
 from pytest_multihost.core.model.role import RoleSpec, place_roles, ranks_of
-from pytest_multihost.core.model.spec import Host, WorldSpec, common_facts
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.option import (
     BACKENDS,
@@ -49,15 +48,8 @@ from pytest_multihost.core.pytest_plugin.launchers import (
 from pytest_multihost.core.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
-from pytest_multihost.core.registry import offered_recorders
-from pytest_multihost.core.services import (
-    ServiceKind,
-    asked_for,
-    order_part,
-    preloads_of,
-    services_of_world,
-    with_needed,
-)
+from pytest_multihost.core.services import ServiceKind, asked_for
+from pytest_multihost.core.world_plan import Offers, WorldPlan, plan_world
 
 MAX_NODEID = 30_000
 """Maximum number of characters: the world's spec, with the node id, goes to the server in one
@@ -69,56 +61,53 @@ class Plan:
     """How one test runs: its markers, the settings and the fault options, resolved.
 
     Attributes:
-        world: The spec that all attempts of the test share.
+        planned: The plan of its world, which all attempts share.
         has_own_timeout: Whether the timeout comes from the test's marker.
         expected: How the world must hang; None for an ordinary test.
         settings: The run's settings with the test's marker applied.
-        role_backends: The backend of each role, in order; empty if the test has no roles.
         is_sealed: Whether its host is the default of a test with roles, and may be replaced.
     """
 
-    world: WorldSpec
-    backend: Backend
+    planned: WorldPlan
     has_own_timeout: bool
-    hosts: Hosts
     requirements: LaunchRequirements
     expected: Expectation | None
     settings: Settings = field(default_factory=Settings)
-    role_backends: tuple[Backend, ...] = ()
     is_sealed: bool = False
 
     def unsealed(self) -> Plan:
         """Return the plan of a test whose default host cannot be made: on this machine."""
-        world = self.hosts.removed_from(self.world)
-        return replace(self, world=world, hosts=Hosts(), is_sealed=False)
+        return replace(self, planned=self.planned.without_hosts(), is_sealed=False)
+
+    @property
+    def world(self) -> WorldSpec:
+        """The spec that all attempts of the test share."""
+        return self.planned.spec
+
+    @property
+    def backend(self) -> Backend:
+        """The test's backend."""
+        return self.planned.backend
 
     @property
     def backends(self) -> tuple[Backend, ...]:
         """The backends that ranks of the test start, each once."""
-        return tuple({each.name: each for each in self.role_backends or (self.backend,)}.values())
+        return self.planned.backends
+
+    @property
+    def hosts(self) -> Hosts:
+        """The setting `hosts`."""
+        return self.planned.hosts
 
     @property
     def primary_leaves_last(self) -> bool:
         """Whether rank 0 hosts a service of its runtime, whose end would end the other ranks."""
-        return not self.role_backends and self.backend.primary_leaves_last
+        return self.planned.primary_leaves_last
 
     @property
     def symptoms(self) -> Symptoms:
         """Patterns of failures that follow from another rank's failure."""
-        return symptoms_of(self.backends)
-
-    @property
-    def lacking(self) -> str | None:
-        """Why this machine cannot run the ranks of the test, or None."""
-        world = self.world
-        if not self.role_backends:
-            here = world.size if world.shares_files else len(world.host_of(0).ranks)
-            return self.backend.lacking(here)
-        reasons = (
-            each.lacking(sum(len(r.ranks) for r in world.roles if r.backend == each.name))
-            for each in self.backends
-        )
-        return next((reason for reason in reasons if reason), None)
+        return self.planned.symptoms
 
 
 FindBackend = Callable[[str, Sequence[Backend]], Backend]
@@ -228,27 +217,20 @@ def _plan_item(
         for role, own in zip(roles, of_roles, strict=True)
         if role.has_children and own.package is not None
     ]
-    nodeid = plain_nodeid(item)
-    roles = tuple(
-        replace(role, primary_leaves_last=own.primary_leaves_last)
-        for role, own in zip(roles, of_roles, strict=True)
-    )
+    nodeid, launch = plain_nodeid(item), settings.get(LAUNCH)
     hosts = marked.get(HOSTS)
     is_sealed = bool(roles) and not marked.has_own_hosts
     if is_sealed:
         hosts = Hosts.sealed(offered_host_kinds(item.config.hook), size)
-    seed, planned = fault_options.resolve(nodeid, marked, hosts.of(size), roles, size=size)
-    services = fault_options.services(nodeid, marked)
-    launch, facts = settings.get(LAUNCH), planned.facts
-    problems += [*planned.problems, *launch_problems(marked.env, planned.faults, facts, launch)]
+    seed, faults, found = fault_options.asked(nodeid, marked, size)
+    problems += found
     devices, found = _local_devices(marked, backend)
     problems += found
-    world = WorldSpec(
+    draft = WorldSpec(
         nodeid=nodeid,
         attempt=0,
         size=size,
-        backend=backend.name,
-        backend_facts=common_facts([each.facts for each in of_roles or (backend,)]),
+        backend=name,
         local_devices=devices,
         timeout_s=marked.get(TIMEOUT),
         timeout_from="its marker"
@@ -256,29 +238,32 @@ def _plan_item(
         else settings.sources.get(TIMEOUT.name, "the default"),
         startup_timeout_s=marked.get(STARTUP_TIMEOUT),
         seed=seed,
-        faults=planned.faults,
-        fault_facts=facts,
+        faults=faults,
         imports_named=fault_options.imports_named(nodeid, marked),
-        hosts=hosts.of(size),
-        services={**services_of_world(hosts, backend, services), **order_part(roles)},
-        recorders=offered_recorders(item.config.hook),
         selected_by=_selected_by(item.config, nodeid),
         options=_replayed_options(settings, marked.settings),
         roles=roles,
     )
-    offered_services = [each for group in fault_options.service_kinds for each in group]
-    world = with_needed(world, offered_services)
-    preloads = preloads_of(world, offered_services)
-    problems += [why for each in preloads for why in each.problems(launch)]
-    return Plan(
-        world=world,
+    planned = plan_world(
+        draft,
+        fault_options.offers,
         backend=backend,
-        has_own_timeout=marked.has_own_timeout,
+        role_backends=of_roles,
         hosts=hosts,
-        requirements=launch_requirements(marked.env, facts, launch, preloads=preloads),
+        services=fault_options.services(nodeid, marked),
+    )
+    spec, origin = planned.spec, fault_options.origin(marked)
+    problems += [f"{origin} {each}" for each in planned.fault_problems]
+    problems += launch_problems(marked.env, spec.faults, spec.fault_facts, launch)
+    problems += [why for each in planned.preloads for why in each.problems(launch)]
+    return Plan(
+        planned=planned,
+        has_own_timeout=marked.has_own_timeout,
+        requirements=launch_requirements(
+            marked.env, spec.fault_facts, launch, preloads=planned.preloads
+        ),
         expected=expected,
         settings=marked.settings,
-        role_backends=of_roles,
         is_sealed=is_sealed,
     ), problems
 
@@ -317,46 +302,37 @@ class FaultOptions:
     """The command line's options about faults.
 
     Attributes:
-        planner: Reads and checks faults.
+        offers: What plugins offer for worlds.
         everywhere: Faults for every multihost test, from --multihost-fault.
         seed: The seed of every world, from --multihost-seed.
         replay: The world to repeat, from the token of --multihost-replay.
-        service_kinds: The kinds of services that each plugin offers.
     """
 
-    planner: FaultPlanner
+    offers: Offers
     everywhere: tuple[Fault, ...] = ()
     seed: int | None = None
     replay: Replay | None = None
-    service_kinds: Sequence[Sequence[ServiceKind]] = ()
 
-    def resolve(
-        self,
-        nodeid: str,
-        marked: MarkerSettings,
-        hosts: Sequence[Host],
-        roles: tuple[RoleSpec, ...],
-        *,
-        size: int,
-    ) -> tuple[int, PlannedFaults]:
-        """Return a test's seed, and its faults with every problem.
+    def asked(
+        self, nodeid: str, marked: MarkerSettings, size: int
+    ) -> tuple[int, tuple[Fault, ...], list[str]]:
+        """Return a test's seed, its faults as the user gives them, and why it has none.
 
         Unless an option sets the seed, it depends only on the node id.
         """
-        if self.replay is not None and self.replay.is_of(nodeid):
-            seed, faults = self.replay.seed, self.replay.faults
-            if size != self.replay.size:
-                replayed = self.replay.size
-                why = f"has {size} ranks now, and the token repeats a world of {replayed}"
-                problem = f"{why}. Leave out --ranks, or set the marker back."
-                return seed, PlannedFaults(problems=[problem])
-        else:
+        if self.replay is None or not self.replay.is_of(nodeid):
             seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
-            faults = (*marked.faults, *self.everywhere)
-        planned = self.planner.plan(faults, size=size, seed=seed, hosts=hosts, roles=roles)
+            return seed, (*marked.faults, *self.everywhere), []
+        if size == self.replay.size:
+            return self.replay.seed, self.replay.faults, []
+        why = f"has {size} ranks now, and the token repeats a world of {self.replay.size}"
+        problem = f"faults: {why}. Leave out --ranks, or set the marker back."
+        return self.replay.seed, (), [problem]
+
+    def origin(self, marked: MarkerSettings) -> str:
+        """Return the setting that names a test's faults, for messages."""
         is_of_command_line = bool(self.everywhere) and not marked.faults
-        origin = "(--multihost-fault)" if is_of_command_line else "faults:"
-        return seed, replace(planned, problems=[f"{origin} {each}" for each in planned.problems])
+        return "(--multihost-fault)" if is_of_command_line else "faults:"
 
     def imports_named(self, nodeid: str, marked: MarkerSettings) -> bool:
         """Return whether all modules that a test's faults name are named by the user's own faults.
@@ -375,8 +351,8 @@ class FaultOptions:
         """Return the services that a test asks for, or those of the world that is replayed."""
         if self.replay is not None and self.replay.is_of(nodeid):
             names = self.replay.services
-            return [each for group in self.service_kinds for each in group if each.name in names]
-        return asked_for(self.service_kinds, marked.settings.values)
+            return [each for each in self.offers.services if each.name in names]
+        return asked_for([self.offers.services], marked.settings.values)
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:
@@ -386,18 +362,17 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
         pytest.UsageError: An option cannot be read.
     """
     problems: list[str] = []
-    everywhere, planner = [], offered_planner(config.hook)
+    everywhere, offers = [], Offers.of(config.hook)
     for text in config.getoption("multihost_fault") or ():
         try:
-            everywhere.append(planner.parse(text))
+            everywhere.append(offers.planner.parse(text))
         except SettingError as error:
             problems.append(f"--multihost-fault: {error}")
     if problems:
         raise usage_error("\n".join(problems))
     text = config.getoption("multihost_replay")
     replay = read_token(text) if text else None
-    seed, services = config.getoption("multihost_seed"), config.hook.pytest_multihost_services()
-    return FaultOptions(planner, tuple(everywhere), seed, replay, services)
+    return FaultOptions(offers, tuple(everywhere), config.getoption("multihost_seed"), replay)
 
 
 # The marker `multihost_expect`: such a test passes only if its world hangs as described.

@@ -339,7 +339,7 @@ class Run:
     def _lacking(self, plan: Plan, spec: WorldSpec) -> str | None:
         """Return what the machines of the ranks lack for a world; None or empty: nothing."""
         if self.others is None:
-            return replace(plan, world=spec).lacking
+            return replace(plan.planned, spec=spec).lacking
         try:
             return self.others.lacking(plan, spec)
         except LaunchError as error:

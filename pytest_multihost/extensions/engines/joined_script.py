@@ -51,9 +51,10 @@ def run_joined(script: JoinedScript) -> int:
         raise SettingError(happened, seen=f"A launcher would give it, but {error}") from error
     rendezvous.forget_variables()
     membership = rendezvous.membership
-    spec = script.plan(membership.size)
+    plan = script.plan(membership.size)
+    spec = plan.spec
     if membership.rank:
-        return be_peer(rendezvous, spec, script.scratch, script.launcher(spec))
+        return be_peer(rendezvous, spec, script.scratch, script.launcher(plan))
     interrupt_on_signals()
     peers, code = meet(rendezvous, spec, script.scratch), _LOST
     spec = replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
@@ -64,7 +65,7 @@ def run_joined(script: JoinedScript) -> int:
         check=partial(check_peers, peers),
     )
     try:
-        code = script.run(spec, others)
+        code = script.run(replace(plan, spec=spec), others)
     finally:
         for peer in peers.values():
             peer.part(code)

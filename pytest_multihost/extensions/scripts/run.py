@@ -17,11 +17,10 @@ from pathlib import Path
 import pluggy
 
 from pytest_multihost.core.attempt import WatchedWorld, WorldProgress, judge, write
-from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
+from pytest_multihost.core.backends import find_backend, offered_backends
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.world_page import page_of
-from pytest_multihost.core.fault_planner import offered_planner
 from pytest_multihost.core.files import artifacts_access
 from pytest_multihost.core.forgotten import forget_secret
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
@@ -49,7 +48,7 @@ from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables
-from pytest_multihost.core.registry import new_plugin_manager, offered_recorders, offered_renderers
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -61,14 +60,8 @@ from pytest_multihost.core.report.artifacts import (
 from pytest_multihost.core.report.html import PAGE_NAME
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
-from pytest_multihost.core.services import (
-    ServiceKind,
-    asked_for,
-    order_part,
-    preloads_of,
-    services_of_world,
-    with_needed,
-)
+from pytest_multihost.core.services import asked_for
+from pytest_multihost.core.world_plan import Offers, WorldPlan, plan_world
 from pytest_multihost.extensions.scripts.program import Program
 from pytest_multihost.extensions.scripts.role_programs import RoleProgram, roles_of
 from pytest_multihost.extensions.scripts.screen import Screen
@@ -204,8 +197,8 @@ class _Command:
     hook: pluggy.HookRelay
     has_others: bool = False
 
-    def plan(self, size: int) -> WorldSpec:
-        """Return the world of `size` ranks.
+    def plan(self, size: int) -> WorldPlan:
+        """Return the plan of the world of `size` ranks.
 
         Other plugins are loaded only if they may offer something, or if an option names something
         that this package lacks.
@@ -216,11 +209,11 @@ class _Command:
         _require_script(self.options, size)
         if not may_offer(self.options.plugin_source):
             with contextlib.suppress(SettingError):
-                return _spec(self.options, size, self.hook)
+                return _plan(self.options, size, self.hook)
         with environment_kept():
             self.hook = project_plugins(self.options.plugin_source).hook
         self.has_others = True
-        return _spec(self.options, size, self.hook)
+        return _plan(self.options, size, self.hook)
 
     def run_joined(self) -> int:
         """Run the script in the processes that a launcher has started; return the exit code.
@@ -246,19 +239,19 @@ class _Command:
             )
         return code
 
-    def run(self, spec: WorldSpec, others: OtherProcesses) -> int:
+    def run(self, plan: WorldPlan, others: OtherProcesses) -> int:
         """Run a world, show its ranks' output and how they end; return the exit code."""
         options = self.options
         folder, renderers = RunFolder(options.folder, new_run_id()), offered_renderers(self.hook)
-        files = _Files(folder, self.scratch / "artifacts", spec, renderers)
+        files = _Files(folder, self.scratch / "artifacts", plan.spec, renderers)
         if options.is_kept or options.log_folder is not None:
             files = files.kept()
         else:
             files.directory.mkdir()
-        backend = _backend(spec, self.hook)
-        launcher = self._launcher(spec, directory=files.directory)
-        if spec.roles and not options.hosts:
-            spec = self._as_possible(spec, launcher)
+        launcher = self._launcher(plan, directory=files.directory)
+        if plan.spec.roles and not options.hosts:
+            plan = self._as_possible(plan, launcher)
+        spec = plan.spec
         world = WatchedWorld.make(
             spec,
             directory=files.directory,
@@ -279,7 +272,7 @@ class _Command:
         try:
             result = world.run(
                 others.launcher(launcher),
-                primary_leaves_last=backend.primary_leaves_last and not spec.roles,
+                primary_leaves_last=plan.primary_leaves_last,
                 on_tick=on_tick,
                 tick_s=LiveOutput.tick_s,
             )
@@ -290,40 +283,41 @@ class _Command:
             if log.exists() and not log.stat().st_size:
                 log.unlink()
         context = SourceContext(str(Path.cwd()))
-        judged = judge(result, symptoms_of([backend]), context)
+        judged = judge(result, plan.symptoms, context)
         return _show_end(judged, files, options)
 
-    def _as_possible(self, spec: WorldSpec, launcher: ServerLauncher) -> WorldSpec:
+    def _as_possible(self, plan: WorldPlan, launcher: ServerLauncher) -> WorldPlan:
         """Return a world with roles without its host if this machine cannot make that."""
-        hosts = Hosts.sealed(offered_host_kinds(self.hook), spec.size)
-        if hosts.kind is None or not hosts.kind.probe:
-            return spec
-        error = launcher.why_no_hosts(hosts.kind.probe, self.scratch / "trial-of-hosts")
+        kind = plan.hosts.kind
+        if kind is None or not kind.probe:
+            return plan
+        error = launcher.why_no_hosts(kind.probe, self.scratch / "trial-of-hosts")
         if error is None:
-            return spec
+            return plan
         why = " ".join(each if each.endswith(".") else f"{each}." for each in error.parts)
         sys.stderr.write(
             "multihost run: the roles share this machine's network, so other processes can connect"
             f" to them; while a role listens, no hang can be proven. {printable(why)}\n"
         )
-        return hosts.removed_from(spec)
+        return plan.without_hosts()
 
-    def _launcher(self, spec: WorldSpec, *, directory: Path) -> ServerLauncher:
+    def _launcher(self, plan: WorldPlan, *, directory: Path) -> ServerLauncher:
         """Return a launcher whose server starts a new interpreter for each rank, or forks it.
 
         Args:
             directory: The folder for the server's log.
         """
-        own = own_variables(keeps_proxies=spec.keeps_proxies)
+        _require_backend(plan)
+        own = own_variables(keeps_proxies=plan.spec.keeps_proxies)
         variables = {**own, **thread_variables(own)}
-        libraries = [each.library.find() for each in preloads_of(spec, _services(self.hook))]
+        libraries = [each.library.find() for each in plan.preloads]
         variables |= preload_variables(variables, libraries)
         source = self.options.plugin_source
         run = ScriptRun(
             script=self.options.script,
             is_module=self.options.is_module,
             script_args=tuple(self.options.script_args),
-            plugins=source if self.has_others and not _is_own(spec, self.hook) else None,
+            plugins=source if self.has_others and not _is_own(plan, self.hook) else None,
             of_roles={
                 each.name: RoleScript(
                     script=each.program.script,
@@ -333,7 +327,7 @@ class _Command:
                 for each in self.options.roles
             },
         )
-        backend = _backend(spec, self.hook)
+        backend = plan.backend
         job = ServerJob(
             run=run,
             backends=(backend.name,),
@@ -365,16 +359,15 @@ def has_input() -> bool:
         return True
 
 
-def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
+def _is_own(plan: WorldPlan, hook: pluggy.HookRelay) -> bool:
     """Return whether this package's own plugins offer the backend and the faults of a world."""
     own = new_plugin_manager().hook
-    backend = find_backend(spec.backend, offered_backends(hook))
     kinds, own_kinds = (
         {kind.name: kind for group in reversed(each.pytest_multihost_faults()) for kind in group}
         for each in (hook, own)
     )
-    return backend in offered_backends(own) and all(
-        kinds[each.kind] == own_kinds.get(each.kind) for each in spec.faults
+    return plan.backend in offered_backends(own) and all(
+        kinds[each.kind] == own_kinds.get(each.kind) for each in plan.spec.faults
     )
 
 
@@ -405,17 +398,10 @@ def _exit_code(judged: Judgement) -> int:
     return FAILED
 
 
-def _backend(spec: WorldSpec, hook: pluggy.HookRelay) -> Backend:
-    """Return the backend of a world.
-
-    Raises:
-        SettingError: No backend has that name, or this machine lacks what it needs.
-    """
-    backend = find_backend(spec.backend, offered_backends(hook))
-    here = spec.size if spec.shares_files else len(spec.host_of(0).ranks)
-    if lacking := backend.lacking(here):
-        raise SettingError(f"--backend {spec.backend}: {lacking}")
-    return backend
+def _require_backend(plan: WorldPlan) -> None:
+    """Raise a SettingError if this machine lacks what the world's backend needs."""
+    if lacking := plan.lacking:
+        raise SettingError(f"--backend {plan.spec.backend}: {lacking}")
 
 
 _PYTHON = re.compile(r"python[\d.]*")
@@ -451,8 +437,8 @@ def _require_script(options: RunOptions, size: int) -> None:
             raise SettingError(f"there is no script {each.script}", remedy=remedy)
 
 
-def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
-    """Return the world of `size` ranks, with the backends, faults and services that plugins offer.
+def _plan(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldPlan:
+    """Return the plan of the world of `size` ranks, with what plugins offer.
 
     Raises:
         SettingError: An option cannot be used, or this machine lacks what a fault needs.
@@ -464,12 +450,12 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         hosts = Hosts.parse(options.hosts or ONE, kinds_of_hosts)
     if hosts.kind is not None and options.size is None:
         raise SettingError("--hosts works on one machine alone: add --ranks N")
-    services = asked_for(hook.pytest_multihost_services(), options.settings.values)
+    offers = Offers.of(hook)
+    services = asked_for([offers.services], options.settings.values)
     for each in services:
         if each.preload is not None:
             each.preload.require()
     name, roles = options.title, roles_of(options.roles, options.backend)
-    seed, planner = checksum(name) % 1_000_000, offered_planner(hook)
     backend = find_backend(options.backend, offered_backends(hook))
     if backend.package is not None and any(each.has_children for each in roles):
         raise SettingError(
@@ -477,41 +463,34 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
             f" process group of the backend {backend.name}",
             remedy="Leave out --backend; the program may make a group.",
         )
-    asked = [planner.parse(each) for each in options.faults]
-    planned = planner.plan(asked, size=size, seed=seed, hosts=hosts.of(size), roles=roles)
-    problems = list(planned.problems)
-    problems += [why for each in planned.faults if (why := planner.lacking(each))]
-    if problems:
-        raise SettingError("; ".join(f"--fault: {each}" for each in problems))
-    spec = WorldSpec(
+    draft = WorldSpec(
         nodeid=name,
         attempt=1,
         size=size,
         backend=options.backend,
-        backend_facts=backend.facts,
         local_devices=1,
         timeout_s=options.settings.get(TIMEOUT),
         startup_timeout_s=_STARTUP_TIMEOUT_S,
-        seed=seed,
-        faults=planned.faults,
-        fault_facts=planned.facts,
-        hosts=hosts.of(size),
-        services={**services_of_world(hosts, backend, services), **order_part(roles)},
-        recorders=offered_recorders(hook),
+        seed=checksum(name) % 1_000_000,
+        faults=tuple(map(offers.planner.parse, options.faults)),
         horizon_s=options.settings.get(HORIZON),
         patience_s=options.settings.get(PATIENCE),
         argv=tuple(options.command(size)),
         subject="script",
-        roles=tuple(
-            replace(each, primary_leaves_last=backend.primary_leaves_last) for each in roles
-        ),
+        roles=roles,
     )
-    return with_needed(spec, _services(hook))
-
-
-def _services(hook: pluggy.HookRelay) -> list[ServiceKind]:
-    """Return the kinds of services that plugins offer."""
-    return [each for group in hook.pytest_multihost_services() for each in group]
+    plan = plan_world(
+        draft,
+        offers,
+        backend=backend,
+        role_backends=[backend] * len(roles),
+        hosts=hosts,
+        services=services,
+    )
+    lacking = (offers.planner.lacking(each) for each in plan.spec.faults)
+    if problems := [*plan.fault_problems, *filter(None, lacking)]:
+        raise SettingError("; ".join(f"--fault: {each}" for each in problems))
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
