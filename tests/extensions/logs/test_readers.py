@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import pkgutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from job_logs import (
 )
 
 from pytest_multihost.core.command import page_of
-from pytest_multihost.extensions.logs import progress
+from pytest_multihost.extensions.logs import progress, readers
 from pytest_multihost.extensions.logs.lines import SHORT
 
 WAITING = timeout(0, 7) + timeout(1, 7)
@@ -422,3 +424,16 @@ def test_a_process_that_a_signal_has_stopped_is_told(tmp_path: Path) -> None:
     stopped += " result PtraceEvent(Pid(11), SIGSTOP, 128) to 11\n"
     page = page_of(judged(*ranks(tmp_path, REDUCE, stopped, REDUCE)), "stacks")
     assert "stacks of rank 1: it was stopped by a signal" in page
+
+
+def test_each_reader_that_is_written_reads() -> None:
+    """One that is not in the list would read nothing, and no test would fail."""
+    names = [each.name for each in pkgutil.iter_modules(readers.__path__)]
+    modules = [importlib.import_module(f"{readers.__name__}.{name}") for name in names]
+    written = {id(each) for module in modules for each in vars(module).values() if is_reader(each)}
+    assert written == set(map(id, readers.READERS))
+
+
+def is_reader(value: object) -> bool:
+    """Return whether a value is a reader of logs."""
+    return isinstance(value, readers.reader.Reader)

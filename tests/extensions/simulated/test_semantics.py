@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.extensions.simulated import semantics
 from pytest_multihost.extensions.simulated.exchange import Exchange
 from pytest_multihost.extensions.simulated.launches import Blob, Launch
 from pytest_multihost.extensions.simulated.semantics import NCCL, NO_TAGS, SEMANTICS
@@ -278,3 +279,11 @@ def test_each_rule_names_its_source_and_says_when_a_hang_is_proven() -> None:
     doubtful = replace(NO_TAGS, is_certain=lambda *_: False)
     assert NCCL.is_certain(Exchange(), [], 2)
     assert not replace(NCCL, rules=(*NCCL.rules, doubtful)).is_certain(Exchange(), [], 2)
+
+
+@pytest.mark.unit
+def test_groups_follow_each_rule_that_is_written() -> None:
+    """A rule that no semantics has would change nothing, and nobody would notice."""
+    written = {name for name, each in vars(semantics).items() if isinstance(each, semantics.Rule)}
+    followed = [rule for each in SEMANTICS for rule in each.rules]
+    assert {name for name in written if getattr(semantics, name) not in followed} == set()
