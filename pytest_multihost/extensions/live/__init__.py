@@ -14,6 +14,7 @@
   one that is judged together with the ranks of other machines.
 * `waits` derives the operation that a thread is in from its frames, `mpi` an operation of MPI,
   `barriers` the id of a barrier of jax's coordination service.
+* `batons` finds files that a killed build of torch has left, and for which ranks wait.
 * `groups` tells apart operations that cannot be one; `gloo_groups` finds the members of a group by
   its connections.
 * `look` compares two snapshots of a job, and explains why a rank may still move.

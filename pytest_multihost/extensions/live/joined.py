@@ -174,6 +174,7 @@ class JoinedReader:
             unobserved=tuple(text for each in parts for text in each.unobserved),
             native={rank: found for each in parts for rank, found in each.native.items()},
             lines=tuple(line for each in parts for line in each.lines),
+            left=tuple(text for each in parts for text in each.left),
             are_parents_busy=any(each.are_parents_busy for each in parts),
         )
 

@@ -91,6 +91,7 @@ class Look:
         apart: Ranks that wait for a thread of the runtime that performs an operation.
         unobserved: What else could not be read, one sentence each.
         moving: By rank, why it may still move by itself.
+        left_behind: What ranks wait for that a killed process has left, one sentence each.
         left: Ranks with a thread that was in an operation and has run between the snapshots.
         blockers: Why it is not proven that nothing can move, one sentence each.
         is_proven: Whether it is proven that nothing can move.
@@ -111,6 +112,7 @@ class Look:
     apart: frozenset[int] = frozenset()
     unobserved: tuple[str, ...] = ()
     moving: Mapping[int, str] = field(default_factory=dict)
+    left_behind: tuple[str, ...] = ()
     left: frozenset[int] = frozenset()
     blockers: tuple[str, ...] = ()
     is_proven: bool = False
@@ -163,6 +165,7 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         limited=limited,
         apart=frozenset(r for r, e in waits.items() if _wakes_inside(e, job.pids.get(r, 0))),
         unobserved=stacks.unobserved,
+        left_behind=stacks.left,
         moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
         left=moved_ranks(now, operations, resting_threads(before, now)) - spinning,
         blockers=(

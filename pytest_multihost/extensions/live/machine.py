@@ -16,7 +16,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_multihost.core.launch.launcher_env import Membership
 from pytest_multihost.core.model.errors import MultihostError
@@ -283,11 +283,16 @@ def _matching(text: str) -> Worlds:
 
 
 def _below(pid: int) -> Worlds | Job:
-    """Return the worlds that a process has started, or a job of its children if none has a rank."""
+    """Return the worlds that a process has started, or a job of its children if none has a rank.
+
+    A program of Python that has started them is a process of the job: it may end what waits.
+    """
     pids = children_of(pid)
     found = worlds_here(pids)
+    within = pid if is_python(pid) and not is_agent(pid) else 0
     if found.found:
-        return found
+        worlds = (replace(each, job=replace(each.job, within=within)) for each in found.found)
+        return replace(found, found=tuple(worlds))
     job = numbered(_outermost(pids), pid)
     if job is None and is_python(pid) and not is_agent(pid):
         job = alone(pid)
@@ -297,4 +302,4 @@ def _below(pid: int) -> Worlds | Job:
             seen="Or they cannot be read." if found.unreadable else "",
             remedy=f"pstree -p {pid}",
         )
-    return job
+    return replace(job, within=within if pid not in job.pids.values() else 0)

@@ -31,6 +31,7 @@ from pytest_multihost.core.watch.probes.dump import with_tasks
 from pytest_multihost.core.watch.probes.native_frames import NativeStacks, native_threads
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spied_threads
 from pytest_multihost.extensions.live.barriers import BARRIER, Barrier, barrier_of_call
+from pytest_multihost.extensions.live.batons import awaited_files, left_behind
 from pytest_multihost.extensions.live.coroutines import awaited_by
 from pytest_multihost.extensions.live.mpi import operation_of_frames, operation_of_line, uses_mpi
 from pytest_multihost.extensions.live.parents import (
@@ -103,6 +104,7 @@ class Stacks:
         unobserved: What else could not be read, one sentence each.
         native: By rank, native frames of the main thread, if they were read.
         lines: The user's lines on the stacks, from files on the ranks' own machine.
+        left: What ranks wait for that a killed process has left, one sentence each.
         in_turns: Threads that only look for ended processes, and until when.
         are_parents_busy: Whether a program of Python that has started ranks runs, or will run by
             a timer of its own: it may be about to end them.
@@ -116,6 +118,7 @@ class Stacks:
     unobserved: tuple[str, ...] = ()
     native: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
+    left: tuple[str, ...] = ()
     in_turns: Mapping[int, float] = field(default_factory=dict)
     are_parents_busy: bool = False
 
@@ -231,6 +234,7 @@ class LocalReader:
                 for rank, threads in native.threads.items()
             },
             lines=tuple(dict.fromkeys(line for each in dumps for line in self._lines(each))),
+            left=left_behind(awaited_files(threads)),
             in_turns=looks_in_turns(around, [each.pid for each in now.processes]),
             are_parents_busy=any(
                 label in _POLLS or activity.ends_in_s is not None

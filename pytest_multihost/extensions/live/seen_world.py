@@ -60,11 +60,13 @@ class SeenJob:
         judged: Its judgement; its outcome is hung only if nothing seems to move.
         waits: By rank that waits in an operation, the identity of this wait.
         is_proven: Whether it is proven that nothing in the job can move.
+        left_behind: What ranks wait for that a killed process has left, one sentence each.
     """
 
     judged: Judgement
     waits: Mapping[int, tuple[object, ...]] = field(default_factory=dict)
     is_proven: bool = False
+    left_behind: tuple[str, ...] = ()
 
 
 def judge_job(
@@ -77,7 +79,8 @@ def judge_job(
         reads_native: Whether threads may be stopped for a moment to read native frames.
     """
     look = look_at(job, reader, reads_native=reads_native)
-    return SeenJob(_judgement(job, context, look), look.waits, look.is_proven)
+    judged = _judgement(job, context, look)
+    return SeenJob(judged, look.waits, look.is_proven, look.left_behind)
 
 
 def _judgement(job: Job, context: SourceContext, look: Look) -> Judgement:
@@ -95,7 +98,7 @@ def _judgement(job: Job, context: SourceContext, look: Look) -> Judgement:
         found = judged.diagnosis
     if found is None or not _is_waited_for(look, found):
         who = f"{_have(gone)} ended" if gone else ""
-        seen = (_NOBODY, who, *_unread(look))
+        seen = (*(look.left_behind or (_NOBODY,)), who, *_unread(look))
         return _not_hung(replace(judged, diagnosis=None), "; ".join(filter(None, seen)))
     confidence = "likely" if found.confidence == "certain" else found.confidence
     found = replace(found, confidence=confidence, notes=(*found.notes, *_notes(job, look)))
@@ -187,6 +190,7 @@ def _notes(job: Job, look: Look) -> Iterator[str]:
         yield f"ranks {absent} are not among these processes: nothing is known of them"
     yield from _unread(look)
     yield from look.unobserved
+    yield from look.left_behind
     if here := look.unclear & job.pids.keys() - look.unread.keys():
         yield f"{PLAIN.of(here)} may wait in C++ code, which Python's stacks do not show"
     yield from job.notes

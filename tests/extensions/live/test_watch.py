@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 pytestmark = pytest.mark.processes
 
 TESTS = """
-import fcntl, multiprocessing, os, pathlib, subprocess, sys, time
+import fcntl, multiprocessing, os, pathlib, pytest, subprocess, sys, time
 
 RANK = '''
 import fcntl, os, sys, time
@@ -61,16 +63,26 @@ def test_gives_up(tmp_path):
     raise AssertionError("the suite's own limit")
 
 def hold(path, rank):
-    file = open(path, "w")
-    if rank == 1:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        time.sleep(600)
-    time.sleep(1)
+    file, held = open(path, "w"), pathlib.Path(path + ".held")
+    while rank != 1 and not held.exists():
+        time.sleep(0.1)
     fcntl.flock(file, fcntl.LOCK_EX)
+    held.touch()
+    time.sleep(600)
 
 def test_pool(tmp_path):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         pool.starmap(hold, [(str(tmp_path / "lock"), rank) for rank in (0, 1)], chunksize=1)
+
+def test_outer():
+    hold("lock", int(os.environ.get("RANK", os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])))
+
+@pytest.mark.multihost(ranks=2, backend="none", timeout=8)
+def test_world(world):
+    hold("lock", world.rank)
+
+def test_naps():
+    subprocess.run(["sleep", "600"])
 
 def test_fails():
     assert os.getppid() != 1 and not 1
@@ -85,6 +97,7 @@ OUTSIDE = {name: text for name, text in os.environ.items() if name != "PYTEST_XD
 
 LINE = "nothing can move any more in test_it.py::"
 Start = Callable[..., subprocess.Popen[str]]
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -92,13 +105,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start pytest, or another module, in a session of its own; end all of it."""
     started: list[subprocess.Popen[str]] = []
 
-    def begin(*words: str, module: Sequence[str] = PYTEST) -> subprocess.Popen[str]:
+    def begin(
+        *words: str, module: Sequence[str] = PYTEST, **variables: str
+    ) -> subprocess.Popen[str]:
         (tmp_path / "test_it.py").write_text(TESTS)
         started.append(
             subprocess.Popen(
                 [sys.executable, "-m", *module, *words],
                 cwd=tmp_path,
-                env=OUTSIDE,
+                env={**OUTSIDE, **variables},
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -218,3 +233,109 @@ def test_no_pytest_is_left_when_its_watcher_is_killed(start: Start) -> None:
         ["pgrep", "-s", str(run.pid), "-f", "--", "-m pytest"], check=False, capture_output=True
     )
     assert left.stdout == b""
+
+
+def test_ranks_of_a_test_in_a_worker_of_xdist_are_watched(start: Start) -> None:
+    """The watcher above the controller watches; plugins that talk to it end no wait of a test."""
+    pytest.importorskip("xdist")
+    run = start(
+        "--multihost-watch=end", "-n", "2", "test_it.py::test_hang", "test_it.py::test_fails"
+    )
+    out, _ = run.communicate(timeout=200)
+    assert f"{LINE}test_hang; its ranks are ended" in out
+    assert "2 failed" in out
+    assert "HUNG  rank 0 waits for a lock that rank 1 holds" in out
+
+
+def test_workers_that_are_ranks_themselves_are_watched(start: Start) -> None:
+    """With --dist=each; the page is shown once."""
+    pytest.importorskip("xdist")
+    run = start("--multihost-watch", "-n", "2", "--dist=each", "test_it.py::test_outer")
+    read_until(run, f"{LINE}test_outer")
+    os.killpg(run.pid, signal.SIGINT)
+    rest, _ = run.communicate(timeout=60)
+    assert rest.count("test_outer was interrupted") == 1
+    assert "rank 0 waits for a lock that rank 1 holds" in rest
+
+
+def test_pytests_that_a_launcher_has_started_as_ranks_are_watched(start: Start) -> None:
+    """As by `multihost watch -- torchrun -m pytest`: each is a rank of one job."""
+    one = f"{sys.executable} -m {' '.join(PYTEST)} test_it.py::test_outer"
+    variables = "WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29517"
+    ranks = " & ".join(f"RANK={rank} LOCAL_RANK={rank} {variables} {one}" for rank in (0, 1))
+    run = start("sh", "-c", f"{ranks} & wait", module=MULTIHOST)
+    assert "rank 0 waits for a lock that rank 1 holds" in read_until(run, f"{LINE}test_outer")
+
+
+@pytest.mark.parametrize("method", ["signal", "thread"])
+def test_a_limit_of_pytest_timeout_shows_the_page(start: Start, method: str) -> None:
+    """Its alarm fails the test, whose report has the page; its thread ends pytest."""
+    pytest.importorskip("pytest_timeout")
+    limit = ("--timeout=25", f"--timeout-method={method}")
+    run = start("--multihost-watch", *limit, "test_it.py::test_hang")
+    out = read_until(run, "files     processes")
+    assert f"{LINE}test_hang" in out
+    title = {"signal": "multihost watch: for whom the ranks waited", "thread": "was interrupted"}
+    assert title[method] in out
+
+
+def test_a_world_is_not_watched_twice(start: Start) -> None:
+    """Its own controller does that."""
+    out, _ = start("--multihost-watch", "test_it.py::test_world").communicate(timeout=200)
+    assert "1 failed" in out
+    assert "multihost watch" not in out
+
+
+def test_nothing_is_left_when_the_watcher_is_killed(start: Start, tmp_path: Path) -> None:
+    """Not even the folder in which pytest told its tests."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    run = start("--multihost-watch", "test_it.py::test_hang", TMPDIR=str(scratch))
+    read_until(run, f"{LINE}test_hang")
+    assert any(scratch.glob("multihost-watch-*"))
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    until_s = time.monotonic() + 30.0
+    while any(scratch.glob("multihost-watch-*")) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert not any(scratch.glob("multihost-watch-*"))
+
+
+def test_ctrl_z_stops_pytest_and_its_watcher_and_fg_continues_both(tmp_path: Path) -> None:
+    """The shell sees that its child is stopped, and ends it later."""
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", *PYTEST, "--multihost-watch", "test_it.py::test_naps"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=OUTSIDE, process_group=0, stdout=subprocess.DEVNULL
+    ) as run:
+        try:
+            watched = until(lambda: children(run.pid) and children(children(run.pid)[-1]))
+            os.killpg(run.pid, signal.SIGTSTP)
+            until(lambda: all(state(pid) == "T" for pid in (run.pid, *watched)))
+            os.killpg(run.pid, signal.SIGCONT)
+            until(lambda: all(state(pid) == "S" for pid in (run.pid, *watched)))
+            os.killpg(run.pid, signal.SIGINT)
+            assert run.wait(timeout=60) == pytest.ExitCode.INTERRUPTED
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(run.pid, signal.SIGKILL)
+
+
+def until(ask: Callable[[], T]) -> T:
+    """Return an answer as soon as it is true."""
+    end_s = time.monotonic() + 60.0
+    while not (found := ask()) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    assert found
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process in its own group, in the order of their start."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], check=False, capture_output=True)
+    return [each for each in map(int, found.stdout.split()) if os.getpgid(each) == os.getpgid(pid)]
+
+
+def state(pid: int) -> str:
+    """Return the letter of a process's state."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

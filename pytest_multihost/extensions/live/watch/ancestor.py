@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -61,11 +62,24 @@ def watch_this_process(mode: str) -> None:
         os.environ[FOLDER] = folder
         die_with_parent(own)
         return
-    _serve(child, Path(folder), mode)
+    with _removed_at_the_end(folder):
+        status = _serve(child, Path(folder), mode)
+    _end_as(status)
 
 
-def _serve(child: int, folder: Path, mode: str) -> NoReturn:
-    """Watch a child until it ends, and end as it does."""
+@contextlib.contextmanager
+def _removed_at_the_end(folder: str) -> Iterator[None]:
+    """Have another process remove the folder when this one ends, however it does."""
+    command = ["sh", "-c", 'read _; rm -rf -- "$0"', folder]
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+    ):
+        yield
+
+
+def _serve(child: int, folder: Path, mode: str) -> int:
+    """Watch a child until it ends; return the status with which it has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     rename_thread(WATCHER)
     from pytest_multihost.extensions.live.watch.watcher import ENDS, Watcher  # only needed here
@@ -87,8 +101,7 @@ def _serve(child: int, folder: Path, mode: str) -> NoReturn:
             break
     with contextlib.suppress(Exception):
         watcher.end()
-    shutil.rmtree(folder, ignore_errors=True)
-    _end_as(status)
+    return status
 
 
 def _pass_on(child: int, wait_s: float) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.pytest_plugin.item import MultihostItem
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer_to, tell
 from pytest_multihost.extensions.live.watch.option import IN_WORKER
 
@@ -48,17 +49,17 @@ class Watched:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Say which test begins; a test that is run again begins here, too."""
         self.number, self.is_shown = self.number + 1, False
-        self._tell(item.nodeid)
+        self._tell(_watched(item))
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Say that the test's function runs, and whether pytest-timeout has set its alarm."""
-        self._tell(item.nodeid, is_call=True)
+        self._tell(_watched(item), is_call=True)
         try:
             return (yield)
         finally:  # while its failure is reported, nothing is ended any more
-            self._tell(item.nodeid)
+            self._tell(_watched(item))
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
@@ -87,6 +88,11 @@ class Watched:
             controller = os.getppid() if IN_WORKER in os.environ else 0
             told = Told(self.number, test, _has_alarm(), is_call, controller)
             tell(self.folder, os.getpid(), told)
+
+
+def _watched(item: pytest.Item) -> str:
+    """Return the id of a test; empty if it is a world, which its own controller watches."""
+    return "" if isinstance(item, MultihostItem) else item.nodeid
 
 
 def _has_alarm() -> bool:

@@ -190,7 +190,7 @@ class Watcher:
         else:
             chosen = choose(below=pid)
             jobs = [e.job for e in chosen.found] if isinstance(chosen, Worlds) else [chosen]
-            yield from (replace(each, within=pid) for each in jobs)
+            yield from (replace(each, within=pid, ended=each.ended | _holes(each)) for each in jobs)
 
     def _same_test(self, pid: int) -> list[int]:
         """Return the workers that run the same test at once, as with ``--dist=each``."""
@@ -200,7 +200,7 @@ class Watcher:
     def _keep(self, pid: int, watch: _Watch, tree: Tree, job: Job, seen: SeenJob) -> None:
         """Keep the page of a look for the report, and say the line if it is a proof."""
         found = seen.judged.diagnosis
-        if found is None:
+        if found is None and not seen.left_behind:
             return
         texts = texts_of(job, seen.judged)
         is_proven = seen.is_proven and seen.judged.finding.outcome == "hung"
@@ -220,7 +220,8 @@ class Watcher:
             watch.is_said = True
             whose = watch.told.test or f"process {pid}"
             then = _then(ends=ends, is_pool=is_pool)
-            _say(f"{found.summary}: nothing can move any more in {whose}{then}")
+            said = _summary(job, seen)
+            _say(f"{said}: nothing can move any more in {whose}{then}")
             if not watch.told.test:
                 _say(texts.page)
         if ends and is_pool:
@@ -247,12 +248,28 @@ class Watcher:
             _say(f"{test} was interrupted\n{page}")
 
 
+def _summary(job: Job, seen: SeenJob) -> str:
+    """Return what is said of a hang; of a test whose ranks have ended or are idle, where it is."""
+    found = seen.judged.diagnosis
+    if found is None:
+        return str(seen.judged.finding.reason)
+    if [*job.pids.values()] != [job.within] or found.where is None:
+        return found.summary
+    place = f"{found.where.file}:{found.where.line} {found.where.function}"
+    return f"the test itself waits at {place}, and no process that it has started can end that"
+
+
 def _then(*, ends: bool, is_pool: bool) -> str:
     """Return the end of the line: what the watcher does."""
     if not ends:
         return ""
     pool = "; its ranks are workers of a pool, so the run is stopped"
     return pool if is_pool else "; its ranks are ended"
+
+
+def _holes(job: Job) -> frozenset[int]:
+    """Return the ranks that a test has started between others, and that are gone."""
+    return frozenset(range(min(job.pids), max(job.pids))) - job.pids.keys()
 
 
 def _judged(job: Job) -> SeenJob:
