@@ -11,8 +11,10 @@ does what the plant says:
 * task: it ends with status 0, and only the parent waits for its result
 
 A run is proven when the line "nothing can move any more" appears; the time is that since the plant.
-The rank is right if exactly rank 1 is named, the line if the page shows one that is marked HERE for
-the plant. If there is no line for 40 s, the run is interrupted, and what the page says then counts.
+If there is no line for 40 s, what the page says after Ctrl-C counts. The rank is right if exactly
+rank 1 is named, or for skip and swallow a cycle of two with rank 1 in it: from outside, either of
+them may have left out a collective. Where only the parent waits, the test must be named. The line
+is right if the page shows one that is marked HERE for the plant.
 """
 
 from __future__ import annotations
@@ -221,6 +223,7 @@ def judged(seen: Shown, out: str) -> Shown:
     said = re.findall(r"multihost watch: (.*): nothing can move any more", out)
     pages = re.findall(r"^ *(?:HUNG\??|NOT KNOWN TO HANG)\s+(.*)$", out, re.MULTILINE)
     summary = (said or pages or [""])[-1].strip()
+    is_cycle = seen.plant in {"skip", "swallow"} and "rank 1" in summary
     is_of_parent = seen.plant == "task" or (seen.plant == "exit" and seen.form in OF_PARENT)
     ranks = {*re.findall(r"ranks? (\d+)", culprit_of(summary))}
     lines = {
@@ -233,7 +236,7 @@ def judged(seen: Shown, out: str) -> Shown:
         seen.form,
         seen.plant,
         seen.proven_s,
-        is_rank_right=ranks == {"1"} or (is_of_parent and "test" in summary),
+        is_rank_right=ranks == {"1"} or is_cycle or (is_of_parent and "test" in summary),
         is_line_right=any(each in out for each in lines),
         summary=summary,
         problem=seen.problem,
@@ -243,7 +246,7 @@ def judged(seen: Shown, out: str) -> Shown:
 def culprit_of(summary: str) -> str:
     """Return the part of a sentence that names whom the others wait for."""
     for found in (
-        re.search(r"(ranks? [\d, -]+) (?:never|has|have|is|skipped|sleeps|ended)", summary),
+        re.search(r"(ranks? [\d, -]+) (?:never|has|have|is)", summary),
         re.search(r"for (ranks? [\d, -]+)", summary),
         re.search(r"(ranks? [\d, -]+)", summary),
     ):

@@ -17,10 +17,12 @@ class Tree:
     Attributes:
         parents: By process id, the parent; that of the first process is 0.
         used_ns: By process id, how long it has run and how long it has waited for a processor.
+        ran_ns: By process id, how long it has run.
     """
 
     parents: Mapping[int, int] = field(default_factory=dict)
     used_ns: Mapping[int, int] = field(default_factory=dict)
+    ran_ns: Mapping[int, int] = field(default_factory=dict)
 
     def below(self, pid: int) -> frozenset[int]:
         """Return a process and its descendants."""
@@ -31,21 +33,26 @@ class Tree:
         return frozenset(found)
 
     def used_since(self, before: Tree, pids: Collection[int]) -> int:
-        """Return how long processes have run since an earlier reading, in nanoseconds."""
+        """Return how long processes have run, or wanted to, since an earlier reading (in ns)."""
         return sum(self.used_ns[pid] - before.used_ns.get(pid, 0) for pid in pids)
+
+    def ran_since(self, before: Tree, pids: Collection[int]) -> int:
+        """Return how long processes have run since an earlier reading, in nanoseconds."""
+        return sum(self.ran_ns[pid] - before.ran_ns.get(pid, 0) for pid in pids)
 
 
 def read_tree(top: int) -> Tree:
     """Return the descendants of a process, and itself."""
-    parents, used, todo = dict[int, int](), dict[int, int](), [(top, 0)]
+    parents, ran, queued = dict[int, int](), dict[int, int](), dict[int, int]()
+    todo = [(top, 0)]
     while todo:
         pid, parent = todo.pop(0)
         stat = read_stat(f"/proc/{pid}")
         if stat is None or stat.state in "XZ" or pid in parents:
             continue
-        parents[pid], used[pid] = parent, stat.cpu_ns + _queued_ns(pid)
+        parents[pid], ran[pid], queued[pid] = parent, stat.cpu_ns, _queued_ns(pid)
         todo += [(child, pid) for child in children_of(pid)]
-    return Tree(parents, used)
+    return Tree(parents, {pid: ran[pid] + queued[pid] for pid in parents}, ran)
 
 
 def _queued_ns(pid: int) -> int:

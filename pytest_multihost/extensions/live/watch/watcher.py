@@ -8,6 +8,7 @@ the page of the last look for the test's report. It signals nobody, except with 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -48,6 +49,9 @@ It is the path of this file, which has one JSON object a line.
 
 ENDS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 """Signals with which somebody ends the run: the ranks work again then, to end."""
+
+ENDING_S = 3.0
+"""How long after such a signal the pages are shown although the run has not ended."""
 
 _AWAKE_NS = 300_000_000
 """A job that has worked this long since a look is not where it was."""
@@ -93,6 +97,8 @@ class Watcher:
     _watches: dict[int, _Watch] = field(default_factory=dict)
     _last: tuple[float, Tree] = (0.0, Tree())
     _look: threading.Thread | None = None
+    _kept_s: float = math.inf
+    _is_shown: bool = False
     _always: str = field(default_factory=lambda: os.environ.get(_ALWAYS, ""))
 
     def used_s(self) -> float:
@@ -111,6 +117,10 @@ class Watcher:
             self._follow(pid, each, tree, last, now_s - last_s, now_s)
         self._watches = {pid: each for pid, each in self._watches.items() if pid in running}
         self._last = now_s, tree
+        if (
+            now_s > self._kept_s + ENDING_S
+        ):  # it waits for ranks at its end, as multiprocessing does
+            self.end()
         is_looking = self._look is not None and self._look.is_alive()
         due = {
             pid: each
@@ -123,6 +133,7 @@ class Watcher:
 
     def keep(self) -> None:
         """Keep the pages of the tests that run now: somebody ends the run."""
+        self._kept_s = min(self._kept_s, time.monotonic())
         for each in self._watches.values():
             each.is_kept = True
 
@@ -142,7 +153,7 @@ class Watcher:
             watch.still_s = now_s
         others = below if _is_rank(pid) else below - {pid}  # pytest may work, as after Ctrl-C
         is_kept = watch.is_kept or not ENDS.isdisjoint(signal.sigpending())
-        if watch.seen and not is_kept and tree.used_since(watch.seen, others) > _AWAKE_NS:
+        if watch.seen and not is_kept and tree.ran_since(watch.seen, others) > _AWAKE_NS:
             watch.seen, watch.wait_s = None, _FIRST_S
             answer(self.folder, pid, None)
 
@@ -239,6 +250,9 @@ class Watcher:
 
     def end(self) -> None:
         """Show the page of a test that was interrupted: it has no report."""
+        if self._is_shown:
+            return
+        self._is_shown = True
         pages = dict[str, str]()  # with --dist=each several processes have the same test
         for pid, told in sorted(told_in(self.folder).items()):
             found = answer_to(self.folder, pid, told.number)
