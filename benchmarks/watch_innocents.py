@@ -130,7 +130,7 @@ def run(name: str, words: list[str], folder: Path) -> Run:
                 check=False,
                 timeout=limit_s,
             )
-            out = done.stdout
+            out = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
         except subprocess.TimeoutExpired:
             out = "did not end"
         seconds = time.monotonic() - begun_s
