@@ -166,7 +166,10 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         apart=frozenset(r for r, e in waits.items() if _wakes_inside(e, job.pids.get(r, 0))),
         unobserved=stacks.unobserved,
         left_behind=stacks.left,
-        moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
+        moving=motions(
+            Snapshot(before, operations, in_turns=stacks.in_turns),
+            Snapshot(now, operations, in_turns=stacks.in_turns),
+        ),
         left=moved_ranks(now, operations, resting_threads(before, now)) - spinning,
         blockers=(
             *state.blockers,

@@ -30,6 +30,15 @@ def is_of_pool(dumps: Iterable[Dump]) -> bool:
     )
 
 
+def awaits_pool(dumps: Iterable[Dump]) -> bool:
+    """Return whether a main thread waits for a result of a pool."""
+    return any(
+        frame.file.endswith(_POOLS[0][0]) and frame.function.endswith("ApplyResult.wait")
+        for dump in dumps
+        for frame in dump.threads[-1].frames
+    )
+
+
 def end_ranks(pids: Iterable[int]) -> None:
     """Kill ranks, and what they have started."""
     for pid in pids:

@@ -29,7 +29,12 @@ from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import LocalReader
 from pytest_multihost.extensions.live.seen_world import SeenJob, judge_job
 from pytest_multihost.extensions.live.shown import texts_of
-from pytest_multihost.extensions.live.watch.ending import end_ranks, is_of_pool, stop_run
+from pytest_multihost.extensions.live.watch.ending import (
+    awaits_pool,
+    end_ranks,
+    is_of_pool,
+    stop_run,
+)
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer, answer_to, told_in
 from pytest_multihost.extensions.live.watch.option import END, REPORT
 from pytest_multihost.extensions.live.watch.tree import Tree, read_tree
@@ -270,6 +275,11 @@ def _summary(job: Job, seen: SeenJob) -> str:
     if [*job.pids.values()] != [job.within] or found.where is None:
         return found.summary
     place = f"{found.where.file}:{found.where.line} {found.where.function}"
+    if awaits_pool(seen.judged.result.dumps):
+        return (
+            f"the test itself waits at {place} for a pool, and no worker has a task: one has ended"
+            " before it could answer"
+        )
     return f"the test itself waits at {place}, and no process that it has started can end that"
 
 
