@@ -74,6 +74,12 @@ def test_pool(tmp_path):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         pool.starmap(hold, [(str(tmp_path / "lock"), rank) for rank in (0, 1)], chunksize=1)
 
+def test_no_answer():
+    context = multiprocessing.get_context("spawn")
+    answers, one = context.Queue(), context.Process(target=int)
+    one.start()
+    assert answers.get() == 1
+
 def test_outer():
     hold("lock", int(os.environ.get("RANK", os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])))
 
@@ -176,6 +182,14 @@ def test_workers_of_a_pool_are_not_ended_alone(start: Start) -> None:
     """The pool would start others, and its task would be lost: the run is stopped."""
     out, _ = start("--multihost-watch=end", "test_it.py::test_pool").communicate(timeout=200)
     assert f"{LINE}test_pool; its ranks are workers of a pool, so the run is stopped" in out
+    assert "KeyboardInterrupt" in out
+
+
+def test_a_test_that_waits_alone_is_named_and_the_run_is_stopped(start: Start) -> None:
+    """Its rank has ended without an answer: there is nobody to end but pytest."""
+    out, _ = start("--multihost-watch=end", "test_it.py::test_no_answer").communicate(timeout=200)
+    assert f"{LINE}test_no_answer; it has no ranks, so the run is stopped" in out
+    assert "the test itself waits at test_it.py:" in out
     assert "KeyboardInterrupt" in out
 
 

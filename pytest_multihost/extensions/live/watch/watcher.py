@@ -221,13 +221,13 @@ class Watcher:
         texts = texts_of(job, seen.judged)
         is_proven = seen.is_proven and seen.judged.finding.outcome == "hung"
         ends = is_proven and self.mode == END and job.within == pid and self._is_in_call(pid, watch)
-        is_pool = is_of_pool(seen.judged.result.dumps)
+        why_whole = _why_whole_run(job, seen)
         told = Answer(
             watch.told.number,
             texts.page,
             texts.verdict,
             is_proven,
-            has_ended=ends and not is_pool,
+            has_ended=ends and not why_whole,
         )
         answer(self.folder, pid, told)
         watch.seen = tree
@@ -235,12 +235,12 @@ class Watcher:
         if is_proven and is_first and not watch.is_said:
             watch.is_said = True
             whose = watch.told.test or f"process {pid}"
-            then = _then(ends=ends, is_pool=is_pool)
+            then = f"; {why_whole or 'its ranks are ended'}" if ends else ""
             said = _summary(job, seen)
             _say(f"{said}: nothing can move any more in {whose}{then}")
             if not watch.told.test:
                 _say(texts.page)
-        if ends and is_pool:
+        if ends and why_whole:
             stop_run(pid)
         elif ends:
             watch.seen = None  # the answer stays, whatever the test does now
@@ -283,12 +283,13 @@ def _summary(job: Job, seen: SeenJob) -> str:
     return f"the test itself waits at {place}, and no process that it has started can end that"
 
 
-def _then(*, ends: bool, is_pool: bool) -> str:
-    """Return the end of the line: what the watcher does."""
-    if not ends:
-        return ""
-    pool = "; its ranks are workers of a pool, so the run is stopped"
-    return pool if is_pool else "; its ranks are ended"
+def _why_whole_run(job: Job, seen: SeenJob) -> str:
+    """Return why the run is to be stopped instead of ranks to be ended; empty if it is not."""
+    if job.within in job.pids.values():
+        return "it has no ranks, so the run is stopped"
+    if is_of_pool(seen.judged.result.dumps):
+        return "its ranks are workers of a pool, so the run is stopped"
+    return ""
 
 
 def _holes(job: Job) -> frozenset[int]:
