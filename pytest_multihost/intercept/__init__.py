@@ -6,4 +6,5 @@ The core does not use this package: a plain test is not intercepted.
 * `calls`: calls of functions. `batches`: what data loaders return. `targets`: finds the functions
   and data loaders that points name.
 * `clocks`: reads of clocks.
+* `recorded`: the points that ranks have passed, from the events in which they record them.
 """

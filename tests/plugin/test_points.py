@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.outcome import recorded_points
+from pytest_multihost.intercept.recorded import recorded_points
 from pytest_multihost.testing import Event, PointsRecorded, from_json, resolve
 
 HEAD = """

@@ -3,7 +3,6 @@
 * `rank_facts`: the facts about a rank, folded from the world's events. `symptoms`: exceptions that
   only follow from another rank's failure.
 * `finding`: what happened.
-* `points`: the points that ranks have passed.
 * `agreement`: the values in which ranks differ.
 * `fault_progress`: which faults have happened. `active_faults`: which will still act.
 """
@@ -16,7 +15,6 @@ from pytest_multihost.core.outcome.active_faults import (
 from pytest_multihost.core.outcome.agreement import disagreements
 from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.finding import Finding, RankFinding, as_aborted, judge
-from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
 from pytest_multihost.core.outcome.rank_facts import RankFacts, advance, describe_exit, fold_history
 from pytest_multihost.core.outcome.symptoms import Symptoms
 
@@ -35,6 +33,4 @@ __all__ = [
     "frozen_for_good",
     "has_pending_actions",
     "judge",
-    "recorded_points",
-    "unrecorded_points",
 ]

@@ -90,8 +90,6 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--multihost-seed", type=parse_seed, metavar="N", help=text)
     text = "Repeat a failed run of a test exactly: the token is in its line 'replay'"
     group.addoption("--multihost-replay", metavar="TOKEN", help=text)
-    text = "List the points that each rank passes, where at= can place a fault"
-    group.addoption("--multihost-points", action="store_true", help=text)
     text = "Stop only this rank in the debugger (--pdb, --trace, breakpoint())"
     group.addoption("--multihost-pdb-rank", type=parse_rank, metavar="RANK", help=text)
     for name, text in _TRUTHS.items():

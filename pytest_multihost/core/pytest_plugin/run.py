@@ -53,7 +53,6 @@ from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarn
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import base_temp, skip_item
 from pytest_multihost.core.report.artifacts import RunFolder, new_run_id
-from pytest_multihost.core.report.points import points_lines
 from pytest_multihost.core.report.text import stacks_text
 
 PLATFORM = sys.platform
@@ -296,8 +295,6 @@ class Run:
         )
         judged = attempt.judged
         self.tally.skipped += judged.finding.status == "skipped"
-        if self.config.getoption("multihost_points"):
-            self.tally.points += points_lines(judged.result)
         if judged.result.ending == "interrupted":
             stacks = stacks_text(judged)
             shown = f"{item.nodeid}: where the ranks were:\n{stacks}\nfiles {attempt.files}"
@@ -328,7 +325,6 @@ class Run:
             attempt=self._attempts[item.nodeid],
             timeout_s=timeout_s,
             timeout_from=plan.world.timeout_from if timeout_s == own_s else "pytest-timeout",
-            tells_points=self.config.getoption("multihost_points"),
             debugger=self.debugger,
         )
         changed: WorldSpec = self.config.hook.pytest_multihost_prepare(

@@ -36,7 +36,6 @@ class Tally:
         skipped: How many of them all ranks have skipped.
         fatal: Why the run fails although no test did.
         unwritten: Artifacts that could not be written, and why.
-        points: Lines about the points that ranks have passed.
         lines: The summaries of analyses, one line each.
         axes: The sizes and backends of the collected tests, by their ids without parameters.
     """
@@ -48,7 +47,6 @@ class Tally:
     skipped: int = 0
     fatal: str | None = None
     unwritten: list[str] = field(default_factory=list)
-    points: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)
 
@@ -77,7 +75,7 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput"):  # the controller adds up its workers' counts
         worker: Any = config
-        summed = ("selected", "ran", "skipped", "unwritten", "points", "lines")
+        summed = ("selected", "ran", "skipped", "unwritten", "lines")
         worker.workeroutput["multihost"] = {name: getattr(tally, name) for name in summed}
         return
     if tally.ran and tally.run_id is not None:
@@ -121,7 +119,7 @@ def _asked(config: pytest.Config, settings: Settings) -> str:
     Settings such as a timeout may stand in `addopts`, for the other tests of a project.
     """
     flags = ("--multihost-fault", "--multihost-points", "--multihost-keep")
-    given = [each for each in flags if config.getoption(each[2:].replace("-", "_"))]
+    given = [each for each in flags if config.getoption(each[2:].replace("-", "_"), None)]
     known = (each for each in settings.options if each.bare is not None)
     bare = (each.flag for each in known if each.needs_worlds)
     given += sorted({*bare} & {*settings.sources.values()})
@@ -151,7 +149,7 @@ def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
         # With xdist only the workers collect, so the header has no line about worlds.
         runs = "1 test ran" if tally.ran == 1 else f"{tally.ran} tests ran"
         reporter.write_line(f"multihost: {runs} on several ranks")
-    for line in (*tally.points, *tally.lines):
+    for line in tally.lines:
         reporter.write_line(printable(line))
     if tally.unwritten:
         count, first = len(tally.unwritten), tally.unwritten[0]

@@ -7,8 +7,7 @@
 * `ground` says why a world counts as hung, and how soon that was known.
 * `hints` is advice for classic mistakes, and `leftovers` names processes that ranks left behind;
   `lock_lines` are about threads that wait for locks, `child_lines` about child processes.
-* `live_line` is the line on the terminal while a world runs, `points` the list of the points that
-  its ranks have passed.
+* `live_line` is the line on the terminal while a world runs.
 * `markdown` escapes and fits text for summaries.
 * `renderer` is the interface of extensions that add to reports; `annotation` is a text at a line of
   the code.

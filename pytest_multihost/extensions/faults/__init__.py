@@ -5,20 +5,25 @@
 * `planner` reads and checks faults for the plan of a world, with `fault_text` and `validation`.
 * `in_rank` is the part in a rank. `points` performs faults at the points that the rank passes;
   `portable_names` names files. `point_record` records the points, with `meetings` (operations in
-  which all ranks meet).
+  which all ranks meet); `points_text` lists them for `--multihost-points`.
 * `service` is the part in the controller, with `held_ranks` (when a held rank may go on).
 * `clean_up` removes what ranks leave behind. `io_shim` intercepts file access of the C library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_multihost.core.fault_planner import FaultPlanner
+    from pytest_multihost.core.model.spec import WorldSpec
+    from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.services import ServiceKind
     from pytest_multihost.faults.kind import FaultKind
 
@@ -46,3 +51,29 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
     from pytest_multihost.extensions.faults.service import FAULTS, IO_SHIM
 
     return FAULTS, IO_SHIM
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the option that lists points."""
+    group = parser.getgroup("multihost", "tests on several ranks")
+    text = "List the points that each rank passes, where at= can place a fault"
+    group.addoption("--multihost-points", action="store_true", help=text)
+
+
+@hookimpl(wrapper=True)
+def pytest_multihost_prepare(
+    item: pytest.Item, spec: WorldSpec
+) -> Generator[None, WorldSpec, WorldSpec]:
+    """Record the points of a test if they are to be listed."""
+    spec = yield
+    return replace(spec, tells_points=True) if item.config.getoption("multihost_points") else spec
+
+
+@hookimpl
+def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """List the points that the ranks of an attempt have passed."""
+    if item.config.getoption("multihost_points"):
+        from pytest_multihost.core.pytest_plugin.tally import TALLY
+        from pytest_multihost.extensions.faults.points_text import points_lines
+
+        item.config.stash[TALLY].lines += points_lines(attempt.judged.result)

@@ -19,7 +19,6 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.option import LAUNCH
 from pytest_multihost.core.outcome import disagreements
-from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.launchers import launch_requirements
@@ -30,6 +29,7 @@ from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.remains import Remains, compare, read_remains
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.sharing import is_written_before
+from pytest_multihost.intercept.recorded import recorded_points
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.outcome import recorded_points, unrecorded_points
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
 from pytest_multihost.extensions.faults.point_record import MAX_POINTS, PointRecord
+from pytest_multihost.intercept.recorded import recorded_points, unrecorded_points
 from pytest_multihost.testing import (
     ErrorPath,
     Event,

@@ -19,7 +19,6 @@ from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import ValueStated
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.result import utc_text
-from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.live_display import write_through
@@ -62,6 +61,7 @@ from pytest_multihost.extensions.sweep.words import (
     unmet_texts,
     waits_text,
 )
+from pytest_multihost.intercept.recorded import recorded_points
 
 _NO_PLAN = SweepPlan((), 0, (), 0)
 

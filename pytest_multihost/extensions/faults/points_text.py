@@ -9,7 +9,7 @@ from itertools import groupby
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
+from pytest_multihost.intercept.recorded import recorded_points, unrecorded_points
 
 
 def _passed_points(points: Iterable[RecordedPoint], more: int) -> tuple[str, ...]:
