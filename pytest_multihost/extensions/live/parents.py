@@ -17,9 +17,7 @@ from pytest_multihost.core.proof.blockers import SIGALRM
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread
 from pytest_multihost.extensions.live.processes import command_words, is_agent, is_python
-
-WATCHER = "multihost-watch"
-"""The name of a process that watches its descendants and passes on what happens to them."""
+from pytest_multihost.extensions.live.watch.option import WATCHER
 
 _MANAGERS = frozenset({"torch_shm_manager"})
 _PYTHONS_OWN = re.compile(r"multiprocessing\.(forkserver|resource_tracker)")

@@ -3,6 +3,7 @@
 * `option` is `--multihost-watch`.
 * `ancestor` puts a process above pytest, which passes on signals and the exit status.
 * `watcher` is what this process does: it looks at what runs below it, and judges it.
+* `judging` finds and judges the jobs; the watcher imports it for its first look.
 * `tree` reads what runs below a process, and how much it works.
 * `ending` ends ranks, with `--multihost-watch=end`.
 * `exchange` has the files with which pytest tells the watcher its test, and the watcher answers.

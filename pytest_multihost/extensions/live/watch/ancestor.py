@@ -17,10 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_multihost.core.launch.libc import die_with_parent, rename_thread
-from pytest_multihost.core.watch.kernel.proc_files import entries
-from pytest_multihost.extensions.live.parents import WATCHER
-from pytest_multihost.extensions.live.watch.option import FOLDER, IN_WORKER
+from pytest_multihost.core import files
+from pytest_multihost.extensions.live.watch.option import FOLDER, IN_WORKER, WATCHER
 
 TICK_S = 0.25
 """Time between two readings of the tree at least."""
@@ -48,7 +46,7 @@ def watch_this_process(mode: str) -> None:
     """
     if FOLDER in os.environ or IN_WORKER in os.environ:
         return
-    if len(entries("/proc/self/task") or ()) > 1:
+    if len(os.listdir("/proc/self/task")) > 1:
         sys.stderr.write(
             "multihost watch: this process has threads already, so it is not watched:"
             " use multihost watch -- pytest\n"
@@ -57,31 +55,33 @@ def watch_this_process(mode: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     folder = tempfile.mkdtemp(prefix="multihost-watch-")
-    own, child = os.getpid(), os.fork()
+    child = os.fork()
     if not child:
         os.environ[FOLDER] = folder
-        die_with_parent(own)
         return
-    with _removed_at_the_end(folder):
+    with _ended_together(child, folder):
         status = _serve(child, Path(folder), mode)
     _end_as(status)
 
 
+_SWEEPER = 'read -r _ || kill -9 "$1"; rm -rf -- "$0"'
+
+
 @contextlib.contextmanager
-def _removed_at_the_end(folder: str) -> Iterator[None]:
-    """Have another process remove the folder when this one ends, however it does."""
-    command = ["sh", "-c", 'read _; rm -rf -- "$0"', folder]
-    nowhere = subprocess.DEVNULL
+def _ended_together(child: int, folder: str) -> Iterator[None]:
+    """Have a shell remove the folder at the end, and kill the child if this process is killed."""
+    command, nowhere = ["sh", "-c", _SWEEPER, folder, str(child)], subprocess.DEVNULL
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
-    ):
+    ) as sweeper:
         yield
+        sweeper.communicate(b"ended\n")
 
 
 def _serve(child: int, folder: Path, mode: str) -> int:
     """Watch a child until it ends; return the status with which it has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-    rename_thread(WATCHER)
+    files.put(Path("/proc/self/comm"), WATCHER)
     from pytest_multihost.extensions.live.watch.watcher import ENDS, Watcher  # only needed here
 
     watcher = Watcher(child, folder, mode)

@@ -21,6 +21,9 @@ FOLDER = "PYTEST_MULTIHOST_WATCHED"
 IN_WORKER = "PYTEST_XDIST_WORKER"
 """The variable that xdist sets in its workers."""
 
+WATCHER = "multihost-watch"
+"""The name of a process that watches its descendants and passes on what happens to them."""
+
 REPORT, END, OFF = "report", "end", "off"
 _VALUES = {REPORT: REPORT, "true": REPORT, END: END, OFF: OFF, "false": OFF}
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from pytest_multihost.core.procfs import children_of
-from pytest_multihost.core.watch.kernel import read_stat
-from pytest_multihost.core.watch.kernel.proc_files import read, read_runs
+from pytest_multihost.core.procfs import children_of, stat_words
+
+_STATE, _USER_TIME, _SYSTEM_TIME = 0, 11, 12
+"""Places in `stat_words`."""
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +52,22 @@ def read_tree(top: int) -> Tree:
     todo = [(top, 0)]
     while todo:
         pid, parent = todo.pop(0)
-        stat = read_stat(f"/proc/{pid}")
-        if stat is None or stat.state in "XZ" or pid in parents:
+        try:
+            words = stat_words(pid)
+        except OSError:  # it is gone
             continue
-        parents[pid], ran[pid], queued[pid] = parent, stat.cpu_ns, _queued_ns(pid)
+        if not words or words[_STATE] in "XZ" or pid in parents:
+            continue
+        ran[pid] = (int(words[_USER_TIME]) + int(words[_SYSTEM_TIME])) * _TICK_NS
+        parents[pid], queued[pid] = parent, _queued_ns(pid)
         todo += [(child, pid) for child in children_of(pid)]
     return Tree(parents, {pid: ran[pid] + queued[pid] for pid in parents}, ran)
 
 
 def _queued_ns(pid: int) -> int:
     """Return how long the main thread has waited for a processor: then it is not idle."""
-    words = (read(f"/proc/{pid}/schedstat") or b"").split()
-    return int(words[1]) if len(words) > 1 and read_runs(f"/proc/{pid}") else 0
+    try:
+        words = Path(f"/proc/{pid}/schedstat").read_bytes().split()
+    except OSError:  # it is gone, or this kernel does not count
+        return 0
+    return int(words[1]) if len(words) > 1 else 0

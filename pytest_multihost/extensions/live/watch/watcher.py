@@ -3,6 +3,8 @@
 It looks only once nothing below it has worked for a while, and then ever more seldom. It says one
 line when it is proven that neither the ranks nor the test that has started them can move, and keeps
 the page of the last look for the test's report. It signals nobody, except with `END`.
+
+Most runs never come to rest. So what judges a job is imported for the first look only.
 """
 
 from __future__ import annotations
@@ -14,30 +16,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.source import files_below
-from pytest_multihost.core.model.stack import context_of
-from pytest_multihost.extensions.live.machine import Worlds, children_of, choose, worlds_here
-from pytest_multihost.extensions.live.numbering import numbered
-from pytest_multihost.extensions.live.processes import Job
-from pytest_multihost.extensions.live.reader import LocalReader
-from pytest_multihost.extensions.live.seen_world import SeenJob, judge_job
-from pytest_multihost.extensions.live.shown import texts_of
-from pytest_multihost.extensions.live.watch.ending import (
-    awaits_pool,
-    end_ranks,
-    is_of_pool,
-    stop_run,
-)
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer, answer_to, told_in
 from pytest_multihost.extensions.live.watch.option import END, REPORT
 from pytest_multihost.extensions.live.watch.tree import Tree, read_tree
+
+if TYPE_CHECKING:
+    from pytest_multihost.extensions.live.processes import Job
+    from pytest_multihost.extensions.live.seen_world import SeenJob
 
 STILL_S = 1.0
 """How long nothing must work before a job is looked at."""
@@ -102,6 +95,7 @@ class Watcher:
     _watches: dict[int, _Watch] = field(default_factory=dict)
     _last: tuple[float, Tree] = (0.0, Tree())
     _look: threading.Thread | None = None
+    _ranks: dict[int, bool] = field(default_factory=dict)
     _kept_s: float = math.inf
     _is_shown: bool = False
     _always: str = field(default_factory=lambda: os.environ.get(_ALWAYS, ""))
@@ -122,15 +116,13 @@ class Watcher:
             self._follow(pid, each, tree, last, now_s - last_s, now_s)
         self._watches = {pid: each for pid, each in self._watches.items() if pid in running}
         self._last = now_s, tree
-        if (
-            now_s > self._kept_s + ENDING_S
-        ):  # it waits for ranks at its end, as multiprocessing does
+        if now_s > self._kept_s + ENDING_S:  # pytest waits for its ranks, as multiprocessing does
             self.end()
         is_looking = self._look is not None and self._look.is_alive()
         due = {
             pid: each
             for pid, each in self._watches.items()
-            if each.had_children and now_s - each.still_s >= STILL_S and now_s >= each.next_s
+            if now_s - each.still_s >= STILL_S and now_s >= each.next_s and self._has_ranks(pid)
         }
         if due and not is_looking:
             self._look = threading.Thread(target=self._look_at, args=(due, tree), daemon=True)
@@ -152,25 +144,39 @@ class Watcher:
             answer(self.folder, pid, None)
         watch.told = told
         below = tree.below(pid)
-        watch.had_children |= len(below) > 1 or _is_rank(pid) or len(self._same_test(pid)) > 1
+        watch.had_children |= len(below) > 1 or len(self._same_test(pid)) > 1
         is_idle = tree.used_since(last, below) <= _IDLE_SHARE * elapsed_s * 1e9
         if not self._always and (not is_idle or below - last.parents.keys()):
             watch.still_s = now_s
-        others = below if _is_rank(pid) else below - {pid}  # pytest may work, as after Ctrl-C
-        is_kept = watch.is_kept or not ENDS.isdisjoint(signal.sigpending())
-        if watch.seen and not is_kept and tree.ran_since(watch.seen, others) > _AWAKE_NS:
+        if watch.seen is None or watch.is_kept or not ENDS.isdisjoint(signal.sigpending()):
+            return
+        others = below if self._is_rank(pid) else below - {pid}  # pytest may work, as after Ctrl-C
+        if tree.ran_since(watch.seen, others) > _AWAKE_NS:
             watch.seen, watch.wait_s = None, _FIRST_S
             answer(self.folder, pid, None)
 
+    def _has_ranks(self, pid: int) -> bool:
+        """Return whether a test has started processes, or is one of several ranks."""
+        return self._watches[pid].had_children or self._is_rank(pid)
+
+    def _is_rank(self, pid: int) -> bool:
+        if pid not in self._ranks:
+            from pytest_multihost.extensions.live.watch.judging import is_rank
+
+            self._ranks[pid] = is_rank(pid)
+        return self._ranks[pid]
+
     def _look_at(self, due: Mapping[int, _Watch], tree: Tree) -> None:
         """Judge the jobs of tests that have come to rest."""
+        from pytest_multihost.extensions.live.watch.judging import jobs_of, judged
+
         for pid, watch in due.items():
             begun_s = time.process_time()
             try:
-                for job in self._jobs(pid, tree):
+                for job in jobs_of(pid, tree.parents.get(pid, 0), self._same_test(pid)):
                     controllers = frozenset({watch.told.controller} - {0})
                     asked = replace(job, alarmed=self._alarmed(), controllers=controllers)
-                    seen = _judged(asked)
+                    seen = judged(asked)
                     self._record(watch, seen)
                     if not watch.is_kept:
                         self._keep(pid, watch, tree, job, seen)
@@ -194,20 +200,6 @@ class Watcher:
     def _alarmed(self) -> frozenset[int]:
         return frozenset(pid for pid, each in told_in(self.folder).items() if each.has_alarm)
 
-    def _jobs(self, pid: int, tree: Tree) -> Iterator[Job]:
-        """Yield the jobs that a test has started, or of which its process is a rank."""
-        if _is_rank(pid):
-            found = [each.job for each in worlds_here().found]
-            yield from (each for each in found if pid in each.pids.values())
-        elif len(brothers := self._same_test(pid)) > 1 and not any(map(children_of, brothers)):
-            job = numbered(brothers, tree.parents.get(pid, 0))
-            if job is not None:
-                yield job
-        else:
-            chosen = choose(below=pid)
-            jobs = [e.job for e in chosen.found] if isinstance(chosen, Worlds) else [chosen]
-            yield from (replace(each, within=pid, ended=each.ended | _holes(each)) for each in jobs)
-
     def _same_test(self, pid: int) -> list[int]:
         """Return the workers that run the same test at once, as with ``--dist=each``."""
         test = self._watches[pid].told.test
@@ -215,13 +207,16 @@ class Watcher:
 
     def _keep(self, pid: int, watch: _Watch, tree: Tree, job: Job, seen: SeenJob) -> None:
         """Keep the page of a look for the report, and say the line if it is a proof."""
-        found = seen.judged.diagnosis
-        if found is None and not seen.left_behind:
+        from pytest_multihost.extensions.live.shown import texts_of
+        from pytest_multihost.extensions.live.watch.ending import end_ranks, stop_run
+        from pytest_multihost.extensions.live.watch.judging import summary_of, why_whole_run
+
+        if seen.judged.diagnosis is None and not seen.left_behind:
             return
         texts = texts_of(job, seen.judged)
         is_proven = seen.is_proven and seen.judged.finding.outcome == "hung"
         ends = is_proven and self.mode == END and job.within == pid and self._is_in_call(pid, watch)
-        why_whole = _why_whole_run(job, seen)
+        why_whole = why_whole_run(job, seen)
         told = Answer(
             watch.told.number,
             texts.page,
@@ -236,7 +231,7 @@ class Watcher:
             watch.is_said = True
             whose = watch.told.test or f"process {pid}"
             then = f"; {why_whole or 'its ranks are ended'}" if ends else ""
-            said = _summary(job, seen)
+            said = summary_of(job, seen)
             _say(f"{said}: nothing can move any more in {whose}{then}")
             if not watch.told.test:
                 _say(texts.page)
@@ -265,52 +260,6 @@ class Watcher:
                 pages.setdefault(told.test, found.page)
         for test, page in pages.items():
             _say(f"{test} was interrupted\n{page}")
-
-
-def _summary(job: Job, seen: SeenJob) -> str:
-    """Return what is said of a hang; of a test whose ranks have ended or are idle, where it is."""
-    found = seen.judged.diagnosis
-    if found is None:
-        return str(seen.judged.finding.reason)
-    if [*job.pids.values()] != [job.within] or found.where is None:
-        return found.summary
-    place = f"{found.where.file}:{found.where.line} {found.where.function}"
-    if awaits_pool(seen.judged.result.dumps):
-        return (
-            f"the test itself waits at {place} for a pool, and no worker has a task: one has ended"
-            " before it could answer"
-        )
-    return f"the test itself waits at {place}, and no process that it has started can end that"
-
-
-def _why_whole_run(job: Job, seen: SeenJob) -> str:
-    """Return why the run is to be stopped instead of ranks to be ended; empty if it is not."""
-    if job.within in job.pids.values():
-        return "it has no ranks, so the run is stopped"
-    if is_of_pool(seen.judged.result.dumps):
-        return "its ranks are workers of a pool, so the run is stopped"
-    return ""
-
-
-def _holes(job: Job) -> frozenset[int]:
-    """Return the ranks that a test has started between others, and that are gone."""
-    return frozenset(range(min(job.pids), max(job.pids))) - job.pids.keys()
-
-
-def _judged(job: Job) -> SeenJob:
-    context = context_of(str(Path.cwd()), files_below(None, ".py"))
-    return judge_job(job, LocalReader(job, context), context)
-
-
-def _is_rank(pid: int) -> bool:
-    """Return whether a launcher has started a process as one of several ranks."""
-    from pytest_multihost.extensions.live.processes import membership_if_any
-
-    try:
-        found = membership_if_any(pid)
-    except PermissionError:
-        return False
-    return found is not None and found.size > 1
 
 
 def _say(text: str) -> None:
