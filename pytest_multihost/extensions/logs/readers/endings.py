@@ -15,7 +15,6 @@ _ROOT = re.compile(r"Root Cause \(first observed failure\)")
 _OTHERS = re.compile(r"^\s{0,8}(?:Other Failures|Failures):?$")
 _RANK = re.compile(r"^\s{0,8}rank\s{0,8}: (\d{1,7})")
 _EXIT = re.compile(r"^\s{0,8}exitcode\s{0,8}: (-?\d{1,9})")
-_NO_CODE = re.compile(r"^\s{0,8}exitcode\s{0,8}: <N/A>")
 _SRUN = re.compile(
     r"srun: error: \S{1,200}: tasks? ([\d,-]{1,2000}): "
     r"(?:Exited with exit code (\d{1,9})|(Killed|Terminated|Out Of Memory|Segmentation fault"
