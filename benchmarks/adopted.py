@@ -66,29 +66,43 @@ def read(file: Path) -> list[Result]:
     return [Result(**json.loads(line)) for line in lines]
 
 
-def pytest_command(*args: str) -> list[str]:
-    """Return a command that runs pytest in an order that does not change."""
-    off = ("cacheprovider", "randomly", "xdist")
-    return [sys.executable, "-m", "pytest", "-q", *(f"-pno:{name}" for name in off), *args]
+PROGRAM = """
+import json, sys, pytest
 
+chosen, page = json.loads(sys.argv[1]), sys.argv[2]
 
-COLLECT = """
-import sys, pytest
-class Names:
+def is_chosen(nodeid):
+    sized, _, size = nodeid.rstrip("]").rpartition("-")
+    whole, _, alone = nodeid.rstrip("]").rpartition("[")
+    of_list = {sized + "]"} if size.isdigit() else {whole} if alone.isdigit() else set()
+    return nodeid in chosen or not of_list.isdisjoint(chosen)
+
+class Chosen:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items):
+        items[:] = [each for each in items if not chosen or is_chosen(each.nodeid)]
+
     def pytest_collection_finish(self, session):
-        open(sys.argv[1], "w").writelines(f"{item.nodeid}\\n" for item in session.items)
-sys.exit(pytest.main(sys.argv[2:], plugins=[Names()]))
+        open(page, "w").writelines(f"{item.nodeid}\\n" for item in session.items)
+
+sys.exit(pytest.main(sys.argv[3:], plugins=[Chosen()]))
 """
+"""Runs the chosen tests, or all; writes their names. A list of sizes has a test for each size."""
+
+
+def pytest_command(page: Path, chosen: Sequence[str], *args: str) -> list[str]:
+    """Return a command that runs tests in an order that does not change."""
+    off = ("cacheprovider", "randomly", "xdist")
+    fixed = ("-q", *(f"-pno:{name}" for name in off))
+    return [sys.executable, "-c", PROGRAM, json.dumps(chosen), str(page), *fixed, *args]
 
 
 def collect(tests: Sequence[str]) -> list[str]:
     """Return the ids of the tests, whatever the suite's options make pytest print."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "names")
-        command = pytest_command("--collect-only", *tests)[3:]
-        subprocess.run(
-            [sys.executable, "-c", COLLECT, str(page), *command], capture_output=True, check=False
-        )
+        command = pytest_command(page, (), "--collect-only", *tests)
+        subprocess.run(command, capture_output=True, check=False)
         return page.read_text().splitlines() if page.exists() else []
 
 
@@ -105,7 +119,9 @@ def run(tests: Sequence[str], way: str, adopt: str) -> Iterator[Result]:
     extra = ("--multihost-adopt", adopt) if way == "adopted" else ()
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "junit.xml")
-        command = pytest_command("-W", "ignore", f"--junitxml={page}", *extra, *tests)
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
+        args = ("-W", "ignore", f"--junitxml={page}", *extra, *files)
+        command = pytest_command(Path(folder, "names"), tests, *args)
         subprocess.run(command, capture_output=True, check=False, timeout=3600)
         found = list(ElementTree.parse(page).iter("testcase")) if page.exists() else []  # noqa: S314
     cases: dict[str, list[ElementTree.Element]] = {}
