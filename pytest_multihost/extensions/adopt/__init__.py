@@ -5,7 +5,8 @@
 * `processes` are stand-ins, inside a rank, for the processes that a harness would start.
 * `torch_classes` and `deepspeed_classes` adopt the tests of classes; `enter` prepares their ranks.
 * `calls` adopts calls that start ranks in the middle of a test, `groups` processes that it starts
-  and joins; `joined` reads whether it does, and `refusals` says why not.
+  and joins, and `session_pools` pools that the suite keeps; `joined` reads what follows a start,
+  and `refusals` says why a call is not adopted.
 * `option` names the adapters, and `differences` has what differs for an adopted test.
 """
 

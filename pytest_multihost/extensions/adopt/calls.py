@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from pytest_multihost.core.pytest_plugin.calls import (
 from pytest_multihost.core.rank import thread_variables
 from pytest_multihost.extensions.adopt.groups import Groups
 from pytest_multihost.extensions.adopt.refusals import Refusals
+from pytest_multihost.extensions.adopt.session_pools import replacing
 
 _MODULE = "torch.multiprocessing"
 
@@ -35,12 +37,15 @@ class Calls:
         adopted: Number of calls that ran on ranks.
         refusals: Why others did not.
         groups: Processes that tests start and join.
+        pools: Pools that the suite keeps for all tests.
     """
 
     def __init__(self) -> None:
         self.adopted = 0
         self.refusals = Refusals()
         self.groups = Groups(self.refusals)
+        self._pools = ExitStack()
+        self.pools = self._pools.enter_context(replacing(self.refusals))
 
     def start_processes(
         self,
@@ -61,6 +66,10 @@ class Calls:
         self.adopted += 1
         call_ranks(lambda rank: fn(rank, *args), nprocs)
         return None
+
+    def pytest_unconfigure(self) -> None:
+        """Restore what makes pools."""
+        self._pools.close()
 
     def pytest_collection_finish(self) -> None:
         """Give libraries one thread, as in ranks: with a pool of threads, nothing can be forked."""
@@ -97,7 +106,8 @@ class Calls:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how many calls were adopted, and why others were not."""
-        adopted, refused = self.adopted + self.groups.adopted, str(self.refusals)
+        pooled = sum(each.adopted for each in self.pools)
+        adopted, refused = self.adopted + self.groups.adopted + pooled, str(self.refusals)
         if adopted or refused:
             calls = "1 call" if adopted == 1 else f"{adopted} calls"
             line = f"multihost: {calls} ran on ranks of this plugin"

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_multihost.core.cpython_private import get_frame, run_as_child
+from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.pytest_plugin.calls import (
     Answers,
     call_problems,
@@ -34,6 +35,8 @@ from pytest_multihost.extensions.adopt.refusals import Refusals
 _Process = multiprocessing.process.BaseProcess
 _SEEN = ("exitcode", "pid", "ident", "sentinel")
 _REPLACED = ("start", "join", "is_alive", "terminate", "kill", *_SEEN)
+_POOLS = ("multiprocessing.pool", "concurrent.futures.process")
+_KEEPS = "its processes keep what earlier tasks leave; make it in pytest_sessionstart"
 _WAITING = "waits for the first join"
 
 
@@ -88,8 +91,12 @@ class Groups:
     def _start(self) -> Callable[[Any], None]:
         def start(process: Any) -> None:  # noqa: ANN401 - of any context
             caller = get_frame(1)
-            if why := self._why_not(caller.f_code.co_filename, caller.f_lineno):
-                self.refusals.add("multiprocessing.Process", why)
+            file = caller.f_code.co_filename
+            if is_library(file) or (why := self._why_not(file, caller.f_lineno)):
+                if caller.f_globals.get("__name__") in _POOLS:
+                    self.refusals.add("a pool", _KEEPS)
+                elif not is_library(file):
+                    self.refusals.add("multiprocessing.Process", why)
                 self._begin_really()
                 self._real["start"](process)
                 return
