@@ -20,7 +20,10 @@ from runtimes import skip_if_missing
 
 EXAMPLES = Path(__file__).parent.parent.parent / "conftest_examples"
 ASKED_FOR = {
-    "adopted",
+    "adopted_deepspeed",
+    "adopted_hook",
+    "adopted_spawn",
+    "adopted_torch",
     "after_timeouts",
     "custom_backend",
     "custom_fault",
@@ -44,7 +47,10 @@ ASKED_FOR = {
 NEEDS = {"megatron_groups": "megatron.core", "torch_dcp_checkpoint": "torch.distributed.checkpoint"}
 
 SHOWN_BY = {
-    "adopted": "extensions/adopt/test_adopt.py",
+    "adopted_deepspeed": "extensions/adopt/test_adopt.py",
+    "adopted_hook": "extensions/adopt/test_adopt.py",
+    "adopted_spawn": "extensions/adopt/test_groups.py",
+    "adopted_torch": "extensions/adopt/test_adopt.py",
     "after_timeouts": "extensions/clock/test_clock.py",
     "github_actions": "extensions/github/test_actions.py",
     "hidden_hang": "extensions/sweep/test_sweep.py",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from pytest_multihost.core.option import TIMEOUT
 from pytest_multihost.core.pytest_plugin.marks import RANKS_PARAM
+from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.extensions.adopt.adopted import OUTCOME, Adopted, Refused
 
 _NAMES = ("multihost", "no_multihost")
@@ -25,7 +28,8 @@ def adopt_definition(metafunc: pytest.Metafunc) -> None:
     """Mark the definition of a test function that is to run with several sizes."""
     found = outcome_of(metafunc.definition)
     if isinstance(found, Adopted) and len(found.sizes) > 1:
-        metafunc.definition.add_marker(pytest.mark.multihost(**found.marker))
+        marker = _marker(metafunc.config, found)
+        metafunc.definition.add_marker(pytest.mark.multihost(**marker))
 
 
 def adopt_items(items: Iterable[pytest.Item]) -> None:
@@ -39,7 +43,15 @@ def adopt_items(items: Iterable[pytest.Item]) -> None:
             found = Refused("several sizes that are known only after its collection")
         item.stash[OUTCOME] = found
         if isinstance(found, Adopted):
-            item.add_marker(pytest.mark.multihost(**found.marker))
+            item.add_marker(pytest.mark.multihost(**_marker(item.config, found)))
+
+
+def _marker(config: pytest.Config, adopted: Adopted) -> Mapping[str, Any]:
+    """Return the keys of a test's marker; a timeout of the run counts more than its harness's."""
+    is_set = TIMEOUT.name in config.stash[TALLY].settings.sources
+    return {
+        name: value for name, value in adopted.marker.items() if name != "timeout" or not is_set
+    }
 
 
 def announcement(items: Sequence[pytest.Item], *, lists_tests: bool) -> list[str]:

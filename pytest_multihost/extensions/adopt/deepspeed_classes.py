@@ -6,13 +6,18 @@ They are recognised by `is_dist_test` and `world_size`. Their harness starts a p
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import isabstract
 from typing import Any
 
 import pytest
 
+from pytest_multihost.core.model.errors import NoWorldError
 from pytest_multihost.core.pytest_plugin.item import MultihostItem
 from pytest_multihost.core.pytest_private import fixture_definitions
 from pytest_multihost.core.rank import current_world
@@ -23,6 +28,10 @@ from pytest_multihost.extensions.adopt.processes import (
     own_arguments,
 )
 from pytest_multihost.hookspecs import hookimpl
+
+_FIXTURE = "is_dist_fixture"
+_SUFFIX = "_on_multihost"
+"""Follows the name of the class, so pytest 8.3 meets the fixture after the class and takes it."""
 
 _FLAG, _SIZE = "is_dist_test", "world_size"
 _TIMEOUT_S = 600.0
@@ -38,7 +47,7 @@ def pytest_multihost_adopt(item: pytest.Item) -> Adopted | Refused | None:
         return None if mark is None else _sized(mark.args[0] if mark.args else None)
     names: Sequence[str] = getattr(item, "fixturenames", ())
     definitions = (each for name in names for each in fixture_definitions(item, name))
-    if any(getattr(each.func, "is_dist_fixture", False) for each in definitions):
+    if any(getattr(each.func, _FIXTURE, False) for each in definitions):
         return Refused("a fixture starts ranks of its own")
     callspec: Any = getattr(item, "callspec", None)
     size = getattr(cls, _SIZE, None)
@@ -49,6 +58,44 @@ def pytest_multihost_adopt(item: pytest.Item) -> Adopted | Refused | None:
     elif _SIZE in names:
         size = callspec.params.get(_SIZE)
     return _sized(size, timeout=getattr(cls, "exec_timeout", _TIMEOUT_S), enter=_enter)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makemodule() -> Generator[None, pytest.Module | None, pytest.Module | None]:
+    """Make the classes of a module that start ranks of their own, `DistributedFixture`, fixtures.
+
+    pytest 8.4 and newer take only functions for fixtures.
+    """
+    module = yield
+    names: dict[str, object] = {}
+    with suppress(Exception, pytest.skip.Exception):  # pytest reports it when it collects
+        names = {} if module is None else vars(module.obj)
+    for name, each in [*names.items()]:
+        if isinstance(each, type) and getattr(each, _FIXTURE, False) and not isabstract(each):
+            # The class remains: its processes find it by its name.
+            names[f"{name}{_SUFFIX}"] = _fixture(name, each)
+    return module
+
+
+def _fixture(name: str, cls: type[Any]) -> object:
+    """Return a fixture whose processes the primary starts, while the other ranks wait."""
+
+    def run(request: pytest.FixtureRequest) -> None:
+        try:
+            world = current_world()
+        except NoWorldError:
+            cls()(request)
+            return
+        skipped = ""
+        if world.is_primary:
+            try:
+                cls()(request)
+            except pytest.skip.Exception as skip:
+                skipped = str(skip)
+        if skipped := world.inherit(skipped, f"the processes of {name}"):
+            pytest.skip(skipped)
+
+    return pytest.fixture(name=name)(run)
 
 
 def _sized(size: Any, **options: Any) -> Adopted | Refused:  # noqa: ANN401 - of Adopted
@@ -84,6 +131,7 @@ def _enter(item: pytest.Item) -> None:
         if size == world.size:  # another test has each other size of a list
             pool, processes = RankPool(world, swap.call), ProcessGroup(world, swap.call)
             swap.names = {"Pool": lambda *_, **__: pool, "Process": processes.process}
+            swap.names = {**swap.names, "get_context": partial(_Context, swap.names)}
             with swap:
                 launch(self, size, *args)
 
@@ -94,6 +142,25 @@ def _enter(item: pytest.Item) -> None:
 
     cls._launch_procs, cls._get_fixture_kwargs = launch_procs, fixture_values
     cls._pool_cache = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """A context of `multiprocessing` with other processes and pools.
+
+    Attributes:
+        names: What replaces its own.
+        method: How its processes would start.
+    """
+
+    names: Mapping[str, object]
+    method: str | None = None
+
+    def __getattr__(self, name: str) -> object:
+        """Return what replaces a name, or the context's own."""
+        if name in self.names:
+            return self.names[name]
+        return getattr(multiprocessing.get_context(self.method), name)
 
 
 @dataclass(slots=True)

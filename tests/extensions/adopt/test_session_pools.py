@@ -1,4 +1,4 @@
-"""A pool that a suite keeps for all its tests: its calls run on ranks that begin as its processes."""
+"""A pool that a suite keeps for all its tests: its calls run on ranks, begun as its processes."""
 
 from __future__ import annotations
 
