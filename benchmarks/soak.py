@@ -1,11 +1,13 @@
 """Does anything stay behind, or grow? Kill pytest at random moments, then run many worlds in a row.
 
-    python benchmarks/soak.py [--kills 50] [--worlds 1000]
+    python benchmarks/soak.py [--kills 50] [--worlds 1000] [--adopted]
 
 First pytest is killed with SIGKILL while worlds of 4 ranks run whose children sit in sessions of
 their own; told is how long it takes until all of them are gone. Then one run of pytest runs many
 worlds of 2 ranks; told is, every hundred worlds, what the controller and the server hold, what the
-machine has of ours, and what a world costs. Exits with 1 if something is left or grows.
+machine has of ours, and what a world costs. With --adopted, these are tests of other harnesses in
+turns: functions with the marker world_size, calls of spawn, and processes that a test joins. Exits
+with 1 if something is left or grows.
 """
 
 from __future__ import annotations
@@ -56,12 +58,42 @@ def test_it(world, i, tmp_path):
     world.barrier()
 """
 
+ADOPTED = """
+import multiprocessing, os, pytest, pytest_multihost
+
+def meet(rank):
+    pytest_multihost.current_world().barrier("all")
+
+@pytest.mark.parametrize("i", range(0, WORLDS, 3))
+@pytest.mark.world_size(2)
+def test_function(i, tmp_path):
+    meet(int(os.environ["RANK"]))
+
+@pytest.mark.parametrize("i", range(1, WORLDS, 3))
+def test_call(i, tmp_path):
+    pytest_multihost.spawn(meet)
+
+@pytest.mark.parametrize("i", range(2, WORLDS, 3))
+def test_group(i, tmp_path):
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    fork = multiprocessing.get_context("fork").Process
+    group = [fork(target=queue.put, args=(rank,)) for rank in range(2)]
+    for each in group:
+        each.start()
+    for each in group:
+        each.join()
+    assert {queue.get(), queue.get()} == {0, 1}
+"""
+
 # In the controller: how long each test takes, and every hundred tests what there is.
 SAMPLING = """
 import json, os, pathlib, psutil, statistics, time
 
 HUNDRED, USED = [], []
 PLACE = pathlib.Path(__file__).parent
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda each: each.callspec.params["i"])
 
 def pytest_runtest_logstart():
     if not USED:
@@ -79,8 +111,7 @@ def pytest_runtest_logfinish():
 
 def ours():
     controller = psutil.Process()
-    [server] = controller.children()
-    return controller, server
+    return controller, controller.children()[0]
 
 def cpu_s():
     "Of controller and server with the ranks it has reaped."
@@ -94,10 +125,11 @@ def sample():
     return {
         **held("controller", controller),
         **held("server", server),
+        "children": len(controller.children()),
         "ranks": len(server.children(recursive=True)),
         "/dev/shm": len(os.listdir("/dev/shm")),
         "ports": len([each for each in ports if each.status == "LISTEN"]),
-        "locks": len([line for line in locks if int(line[4]) in pids]),
+        "locks": len([line for line in locks if line[1] != "->" and int(line[4]) in pids]),
         "tmp": sum(len(names) + len(files) for _, names, files in os.walk(PLACE / "tmp")),
     }
 
@@ -114,10 +146,13 @@ tmp_path_retention_policy = failed
 """
 
 
-def start(directory: Path, source: str) -> subprocess.Popen[bytes]:
+ADOPTING = f"{INI}multihost_adopt = deepspeed spawn\nmarkers = world_size(n): number of ranks\n"
+
+
+def start(directory: Path, source: str, ini: str = INI) -> subprocess.Popen[bytes]:
     """Start pytest on `source` in `directory`, which becomes the place of all temporary files."""
     (directory / "test_worlds.py").write_text(source)
-    (directory / "pytest.ini").write_text(INI)
+    (directory / "pytest.ini").write_text(ini)
     (directory / "tmp").mkdir(exist_ok=True)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.Popen(
@@ -191,13 +226,13 @@ def soak_kills(kills: int, seed: int) -> bool:
     return not missed and slowest <= GONE_LIMIT_S
 
 
-def soak_worlds(worlds: int) -> bool:
+def soak_worlds(worlds: int, source: str, ini: str) -> bool:
     """Run many worlds, print what there was every hundred, and return whether nothing grew."""
     before = set(map(str, SHARED.iterdir()))
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()
         (directory / "conftest.py").write_text(SAMPLING)
-        run = start(directory, REPEATED.replace("WORLDS", str(worlds)))
+        run = start(directory, source.replace("WORLDS", str(worlds)), ini)
         run.wait()
         output = (directory / "output").read_text("utf-8", "backslashreplace")
         lines = (directory / "samples").read_text().splitlines()
@@ -235,13 +270,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--worlds", type=int, default=1000, help="a multiple of 100")
+    parser.add_argument("--adopted", action="store_true", help="tests of other harnesses")
     parser.add_argument("--seed", type=int, default=1, help="decides the moments of the kills")
     options = parser.parse_args()
     results = []
     if options.kills:
         results.append(soak_kills(options.kills, options.seed))
     if options.worlds:
-        results.append(soak_worlds(options.worlds))
+        source, ini = (ADOPTED, ADOPTING) if options.adopted else (REPEATED, INI)
+        results.append(soak_worlds(options.worlds, source, ini))
     return 0 if all(results) else 1
 
 

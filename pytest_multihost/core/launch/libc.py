@@ -27,6 +27,7 @@ _SET_PARENT_DEATH_SIGNAL, _SET_NAME, _GET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 16
 _NO_NEW_PRIVILEGES, _SET_MODE_FILTER, _NEW_LISTENER = 38, 1, 1 << 3
 _NAME_BYTES = 16
 _COLLAPSE = 25
+_DONTNEED = 4
 _PIDFD_GETFD = 438
 _INSTRUCTION_BYTES = 8
 
@@ -124,6 +125,11 @@ def rename_thread(name: str) -> str:
 def collapse(start: int, size: int) -> None:
     """Move memory of this process into huge pages (madvise(2), MADV_COLLAPSE)."""
     _call("madvise", ctypes.c_void_p(start), ctypes.c_size_t(size), _COLLAPSE)
+
+
+def forget_memory(start: int, end: int) -> None:
+    """Make whole pages of private memory read as zeros (madvise(2))."""
+    _call("madvise", ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
 
 
 def descriptor_of(process: int, number: int) -> int:

@@ -86,6 +86,29 @@ def test_a_sweep_disturbs_an_adopted_class(run_worlds: RunWorlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*survives * disturbance*"])
 
 
+@pytest.mark.timeout(300)
+def test_a_hang_beside_the_threads_of_plugins_is_proven(run_worlds: RunWorlds) -> None:
+    """Threads of gloo in the ranks get the stacks that they had, without what was left there."""
+    pytest.importorskip("torch")
+    source = """
+import time, pytest_multihost, torch, torch.distributed as dist
+
+def late(rank, store):
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+    if rank == 1:
+        time.sleep(100_000)
+    dist.barrier()
+
+def test_it(tmp_path):
+    pytest_multihost.spawn(late, args=(tmp_path / "store",))
+"""
+    others = ("-p", "rerunfailures", "-p", "xdist")
+    worlds = run_worlds(source, *ARGS, *others, timeout=280)
+    worlds.run.assert_outcomes(failed=1)
+    assert [each["detected_by"] for each in worlds.all_verdicts] == ["proof"]
+
+
+@pytest.mark.timeout(300)
 def test_hazards_of_an_adopted_class_are_found(run_worlds: RunWorlds) -> None:
     """A collective that nothing waits for."""
     pytest.importorskip("torch")
@@ -96,28 +119,28 @@ import torch, torch.distributed as dist
 class Test(Case):
     def test_does_not_wait(self):
         dist.init_process_group(
-            "gloo", f"file://{{self.file_name}}", rank=self.rank, world_size=self.world_size
+            "gloo", f"file://{{self.file_name}}.s", rank=self.rank, world_size=self.world_size
         )
         work = dist.all_reduce(torch.ones(1), async_op=True)
         dist.barrier()
         dist.destroy_process_group()
 """
-    worlds = run_worlds(source, *ARGS, "--multihost-hazards=fail")
+    worlds = run_worlds(source, *ARGS, "--multihost-hazards=fail", timeout=280)
     worlds.run.assert_outcomes(failed=1)
-    worlds.run.stdout.fnmatch_lines(["*never waited for*"])
+    worlds.run.stdout.fnmatch_lines(["*HAZARD  unwaited: *"])
 
 
 @BOTH
 def test_the_debugger_stops_in_an_adopted_rank(
     run_worlds: RunWorlds, source: str, pytester: pytest.Pytester
 ) -> None:
-    """With --pdb, at the failure of rank 1, whose variables it shows."""
+    """With --pdb: in rank 1 of a class; in the test that has called spawn."""
     del run_worlds  # its environment, and its look for processes
     pytester.makepyfile(test_worlds=source)
     child = pytester.spawn_pytest(f"-p multihost_hangs {ARGS[0]} --pdb -k second", 120)
-    child.expect(r"\(Pdb rank 1\) ")
-    child.sendline("p 'first', first")
-    child.expect(r"\('first', True\)")
+    child.expect(r"\(Pdb rank 1\) " if source is CLASS else r"\(Pdb\) ")
+    child.sendline("p 'sum', 40 + 2")
+    child.expect(r"\('sum', 42\)")
     child.sendline("q")
     child.expect(pexpect.EOF)
     child.close()

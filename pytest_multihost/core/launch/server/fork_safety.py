@@ -23,10 +23,14 @@ from types import FrameType
 
 from pytest_multihost.core.cpython_private import current_frames
 from pytest_multihost.core.jax_private import may_have_backend
+from pytest_multihost.core.launch.libc import forget_memory
 
 _TASKS = Path("/proc/self/task")
 _DESCRIPTORS = Path("/proc/self/fd")
 _SETTLE_S = 0.2
+_STACK_SIZE = 8 << 20
+"""That of a thread, as glibc has it by default; of a smaller stack all is emptied, of a larger one
+the part that is in use first."""
 _FORK_SAFE = frozenset({"jemalloc_bg_thd"})
 """Names of threads whose own fork handlers leave nothing locked in the child.
 
@@ -77,6 +81,33 @@ def call_fork_problems() -> list[str]:
     if foreign:
         problems.append(f"another thread runs in pytest's process: {', '.join(foreign)}")
     return problems or _native_thread_problems(permitted=len(others))
+
+
+def other_threads() -> list[int]:
+    """Return the identifiers of the other threads of Python's, before a fork."""
+    own = threading.get_ident()
+    return [each for each in current_frames() if each != own]
+
+
+def clear_stacks(threads: Sequence[int]) -> None:
+    """In a forked child, empty the stacks of threads that only the parent has.
+
+    The C library gives them to the next threads of the child, and would give return addresses of
+    Python's with them: a thread of a runtime's would look like one that may run the test's code,
+    and nothing could be proven.
+
+    Args:
+        threads: Their identifiers: the addresses of what the C library knows of them, which lie at
+            the end of their stacks.
+    """
+    page, size = os.sysconf("SC_PAGE_SIZE"), threading.stack_size() or _STACK_SIZE
+    for ident in threads:
+        end = ident // page * page
+        start = end - size + 4 * page
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            first, last = (int(each, 16) for each in line.split(maxsplit=1)[0].split("-"))
+            if first <= end < last and "rw-p" in line:
+                forget_memory(max(first, start), end)
 
 
 def is_idle_neighbour(thread: threading.Thread | None, frames: Sequence[FrameType]) -> bool:

@@ -31,7 +31,11 @@ from pytest_multihost.core.launch.job_spec import (
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.packets import send_packet
 from pytest_multihost.core.launch.refusals import remedy_against
-from pytest_multihost.core.launch.server.fork_safety import fork_problems
+from pytest_multihost.core.launch.server.fork_safety import (
+    clear_stacks,
+    fork_problems,
+    other_threads,
+)
 from pytest_multihost.core.launch.server.serve import serve
 from pytest_multihost.core.launch.server.world import ServerConnection
 from pytest_multihost.core.launch.wire import Channel
@@ -69,10 +73,12 @@ def fork_server(
         )
     controller = os.getpid()
     with _control_pair() as (ours, theirs):
+        threads = other_threads()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # 3.12+, of a permitted thread
             pid = os.fork()
         if pid == 0:
+            clear_stacks(threads)
             ours.close()
             die_with_parent(controller)  # until it serves
             prepare_and_serve(theirs, run_rank, prepare, controller=controller)
