@@ -120,6 +120,7 @@ def test_looks():
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     process.start()
     assert process.is_alive()
+    time.sleep(1)  # Python forgets a signal that comes while it forks
     process.terminate()
     process.join()
     assert process.exitcode == -15

@@ -105,7 +105,7 @@ def test_it(tmp_path):
     others = ("-p", "rerunfailures", "-p", "xdist")
     worlds = run_worlds(source, *ARGS, *others, timeout=280)
     worlds.run.assert_outcomes(failed=1)
-    assert [each["detected_by"] for each in worlds.all_verdicts] == ["proof"]
+    assert [each["diagnosis"]["detected_by"] for each in worlds.all_verdicts] == ["proof"]
 
 
 @pytest.mark.timeout(300)
