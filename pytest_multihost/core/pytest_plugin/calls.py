@@ -184,10 +184,15 @@ class Answers:
         return pickle.loads(path.read_bytes()) if path.exists() else default  # noqa: S301 - our own
 
 
-def ended_by(of: RankFinding) -> int:
-    """Return the signal that has ended a rank's process; 0: none has, or the harness did."""
+def exit_code(of: RankFinding) -> int | None:
+    """Return the exit code of a rank's process, negative for a signal; None: the harness ended it.
+
+    It is 0 for a rank that has left.
+    """
     ended = of.facts.exit
-    return 0 if ended is None or of.facts.was_ended else ended.signal or 0
+    if ended is None or of.facts.was_ended:
+        return None
+    return -ended.signal if ended.signal else ended.code
 
 
 def hung_error(attempt: CompletedAttempt) -> CallHungError:

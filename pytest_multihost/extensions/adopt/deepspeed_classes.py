@@ -30,7 +30,7 @@ from pytest_multihost.extensions.adopt.processes import (
 from pytest_multihost.hookspecs import hookimpl
 
 _FIXTURE = "is_dist_fixture"
-_SUFFIX = "_on_multihost"
+_SUFFIX = "multihost"
 """Follows the name of the class, so pytest 8.3 meets the fixture after the class and takes it."""
 
 _FLAG, _SIZE = "is_dist_test", "world_size"
@@ -73,7 +73,7 @@ def pytest_pycollect_makemodule() -> Generator[None, pytest.Module | None, pytes
     for name, each in [*names.items()]:
         if isinstance(each, type) and getattr(each, _FIXTURE, False) and not isabstract(each):
             # The class remains: its processes find it by its name.
-            names[f"{name}{_SUFFIX}"] = _fixture(name, each)
+            names[f"{name}_{_SUFFIX}"] = _fixture(name, each)
     return module
 
 

@@ -28,8 +28,8 @@ spawn:
     threads it cannot be forked.
   * Processes of multiprocessing begin with the first join, in the order of their start, if the
     test's source shows that nothing else comes between.
-  * A pool that pytest_sessionstart makes starts no process as long as it need not. What prepares
-    it runs again in the ranks of each call.
+  * A pool that pytest_sessionstart makes starts no process as long as it need not. The tasks that
+    prepare it run again in the ranks of each call.
   * join=False, other pools, and processes that the test talks to start as before.
   * A rank's output is in the report and in its log, not in capfd.
   * Sweeps and multihost_expect do not apply to a test that runs in pytest's process.

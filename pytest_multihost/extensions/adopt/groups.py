@@ -24,7 +24,7 @@ from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.pytest_plugin.calls import (
     Answers,
     call_problems,
-    ended_by,
+    exit_code,
     hung_error,
     note_call,
     run_call,
@@ -149,7 +149,7 @@ class Groups:
             attempt = run_call(run, len(group), timeout_s=timeout_s, leaves=True)
             codes = [answers.of(rank) for rank in range(len(group))]
         for each, code, found in zip(group, codes, attempt.judged.finding.ranks, strict=True):
-            ended = -ended_by(found) if ended_by(found) else code
+            ended = exit_code(found) or code  # of a rank that has left, the function's
             self._states[id(each)] = _Ended(ended, found.facts.pid or 0)
             if timeout_s is None and self._states[id(each)] == _Ended(None, found.facts.pid or 0):
                 raise hung_error(attempt)

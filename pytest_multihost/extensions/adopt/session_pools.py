@@ -76,6 +76,7 @@ class SessionPool:
         refusals: Says why a call runs in the real pool.
         first: What each process does first.
         adopted: Number of calls that ran on ranks.
+        prepared: What its processes do before the first test.
     """
 
     make: Callable[[], Any]
@@ -83,7 +84,7 @@ class SessionPool:
     refusals: Refusals
     first: Callable[[], object] = bool
     adopted: int = 0
-    _prepared: list[tuple[Callable[..., Any], Tasks]] = field(default_factory=list)
+    prepared: list[tuple[Callable[..., Any], Tasks]] = field(default_factory=list)
     _real: Any = None
 
     def starmap(
@@ -101,8 +102,8 @@ class SessionPool:
         __tracebackhide__ = True
         tasks = [tuple(each) for each in iterable]
         if not RUNNING and self._real is None:
-            self._prepared.append((func, tasks))
-            return _Results(self, len(self._prepared) - 1)
+            self.prepared.append((func, tasks))
+            return _Results(self, len(self.prepared) - 1)
         if why := self._why_not(tasks):
             self.refusals.add("a pool of the session", why)
             return list(self.started().starmap(func, tasks, chunksize))
@@ -146,7 +147,7 @@ class SessionPool:
         """Return the real pool, which has done all that prepares it."""
         if self._real is None:
             self._real = self.make()
-            for function, tasks in self._prepared:
+            for function, tasks in self.prepared:
                 self._real.starmap(function, tasks)
         return self._real
 
@@ -155,7 +156,7 @@ class SessionPool:
             return "its processes have been started for another call"
         if len(tasks) != self.size:
             return f"{len(tasks)} tasks for {self.size} processes, so any may get several"
-        if any(len(each) != self.size for _, each in self._prepared):
+        if any(len(each) != self.size for _, each in self.prepared):
             return "what prepared its processes was not one task for each"
         return next(iter(call_problems()), "")
 
@@ -167,7 +168,7 @@ class SessionPool:
             def run(rank: int) -> None:
                 try:
                     self.first()
-                    for prepare, own in self._prepared:
+                    for prepare, own in self.prepared:
                         prepare(*own[rank])
                     answers.give(rank, function(*tasks[rank]))
                 except BaseException as error:
@@ -203,14 +204,11 @@ class _Results(Sequence[Any]):
     pool: SessionPool
     number: int
 
-    def _found(self) -> list[Any]:
-        function, tasks = self.pool._prepared[self.number]  # noqa: SLF001 - of this module
-        return list(self.pool.started().starmap(function, tasks))
-
     def __len__(self) -> int:
         """Return the number of tasks."""
-        return len(self.pool._prepared[self.number][1])  # noqa: SLF001 - of this module
+        return len(self.pool.prepared[self.number][1])
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
         """Return the result of a task."""
-        return self._found()[index]
+        function, tasks = self.pool.prepared[self.number]
+        return list(self.pool.started().starmap(function, tasks))[index]

@@ -41,6 +41,9 @@ def test_queue():
 def test_exit():
     assert codes(lambda rank: sys.exit(7 * rank)) == [0, 7]
 
+def test_exits_at_once():
+    assert codes(lambda rank: os._exit(3)) == [3, 3]
+
 def test_raise():
     assert codes(lambda rank: 1 // (1 - rank)) == [0, 1]
 
@@ -79,7 +82,7 @@ def test_hang_that_the_test_expects():
 )
 def test_a_group_looks_as_it_would(worlds: Worlds) -> None:
     """Queues, exit codes, exceptions, signals; a process that fails ends no other one."""
-    worlds.run.assert_outcomes(passed=7)
+    worlds.run.assert_outcomes(passed=8)
     assert all(each["world_size"] == 2 for each in worlds.all_verdicts)
 
 
