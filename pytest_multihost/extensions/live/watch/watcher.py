@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 STILL_S = 1.0
 """How long nothing must work before a job is looked at."""
 
+STILL_LONG_S = 4.0
+"""The same after a look, until the looks have used no more than `_SHARE` of a processor."""
+
+_SHARE = 0.01
 _IDLE_SHARE = 0.1
 _FIRST_S, _MOST_S = 1.0, 60.0
 """Time from one look to the next: at first, and at most."""
@@ -96,6 +100,7 @@ class Watcher:
     _last: tuple[float, Tree] = (0.0, Tree())
     _look: threading.Thread | None = None
     _ranks: dict[int, bool] = field(default_factory=dict)
+    _paid_s: float = 0.0
     _kept_s: float = math.inf
     _is_shown: bool = False
     _always: str = field(default_factory=lambda: os.environ.get(_ALWAYS, ""))
@@ -119,10 +124,11 @@ class Watcher:
         if now_s > self._kept_s + ENDING_S:  # pytest waits for its ranks, as multiprocessing does
             self.end()
         is_looking = self._look is not None and self._look.is_alive()
+        still_s = STILL_S if now_s >= self._paid_s or self._always else STILL_LONG_S
         due = {
             pid: each
             for pid, each in self._watches.items()
-            if now_s - each.still_s >= STILL_S and now_s >= each.next_s and self._has_ranks(pid)
+            if now_s - each.still_s >= still_s and now_s >= each.next_s and self._has_ranks(pid)
         }
         if due and not is_looking:
             self._look = threading.Thread(target=self._look_at, args=(due, tree), daemon=True)
@@ -171,7 +177,7 @@ class Watcher:
         from pytest_multihost.extensions.live.watch.judging import jobs_of, judged
 
         for pid, watch in due.items():
-            begun_s = time.process_time()
+            begun_s = _used_s()
             try:
                 for job in jobs_of(pid, tree.parents.get(pid, 0), self._same_test(pid)):
                     controllers = frozenset({watch.told.controller} - {0})
@@ -182,7 +188,8 @@ class Watcher:
                         self._keep(pid, watch, tree, job, seen)
             except (MultihostError, OSError, LookupError, ValueError):
                 pass  # it has ended meanwhile, or may not be read
-            cost_s = time.process_time() - begun_s
+            cost_s = _used_s() - begun_s
+            self._paid_s = max(self._paid_s, time.monotonic()) + cost_s / _SHARE
             watch.next_s = time.monotonic() + max(watch.wait_s, 10 * cost_s)
             watch.wait_s = _FIRST_S if self._always else min(2 * watch.wait_s, _MOST_S)
 
@@ -260,6 +267,12 @@ class Watcher:
                 pages.setdefault(told.test, found.page)
         for test, page in pages.items():
             _say(f"{test} was interrupted\n{page}")
+
+
+def _used_s() -> float:
+    """Return the processor time of this process and of those that it has waited for, as py-spy."""
+    now = os.times()
+    return now.user + now.system + now.children_user + now.children_system
 
 
 def _say(text: str) -> None:
