@@ -70,11 +70,11 @@ def test_function(i, tmp_path):
     meet(int(os.environ["RANK"]))
 
 @pytest.mark.parametrize("i", range(1, WORLDS, 3))
-def test_call(i, tmp_path):
+def test_call(i):
     pytest_multihost.spawn(meet)
 
 @pytest.mark.parametrize("i", range(2, WORLDS, 3))
-def test_group(i, tmp_path):
+def test_group(i):
     queue = multiprocessing.get_context("fork").SimpleQueue()
     fork = multiprocessing.get_context("fork").Process
     group = [fork(target=queue.put, args=(rank,)) for rank in range(2)]
@@ -83,6 +83,7 @@ def test_group(i, tmp_path):
     for each in group:
         each.join()
     assert {queue.get(), queue.get()} == {0, 1}
+    queue.close()
 """
 
 # In the controller: how long each test takes, and every hundred tests what there is.
