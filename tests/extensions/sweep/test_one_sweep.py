@@ -220,6 +220,24 @@ def test_an_unproven_weakness_is_confirmed_on_a_clock_that_jumps() -> None:
     assert (again.purpose, again.clock) == ("repeat", "jumps")
 
 
+def test_a_confirmation_counts_although_a_milder_run_has_become_the_witness() -> None:
+    """That run ended while the confirming world ran beside it."""
+    sweep = begun(2)
+    sweep.clock_of = lambda _witness: "jumps"
+    first, second = sweep.next_step(has_time=True), sweep.next_step(has_time=True)
+    assert first is not None
+    assert second is not None
+    place = Place("a.py", 1, "f", "")
+    sweep.take(second, replace(run_of(second, "timed out"), culprit=place))
+    confirm = sweep.next_step(has_time=True)
+    assert confirm is not None
+    assert (confirm.purpose, confirm.disturbance) == ("confirm", second.disturbance)
+    sweep.take(first, replace(run_of(first, "timed out"), culprit=place))
+    assert sweep.weaknesses[0].witness.disturbance == first.disturbance
+    sweep.take(confirm, replace(run_of(confirm, "timed out"), culprit=place))
+    assert [each.shown_by for each in sweep.weaknesses] == [(0, 1)]
+
+
 def test_what_a_jumping_clock_does_not_show_is_confirmed_on_the_machines_clock() -> None:
     """The jumps may be why the ranks ended."""
     sweep = begun(1)

@@ -281,10 +281,12 @@ class OneSweep:
         without a weakness, the other runs are dropped as doubtful.
         """
         self._confirmed.add(run.disturbance)
-        group = next(
-            each for each in self.weaknesses if each.witness.disturbance == run.disturbance
-        )
-        index = next(i for i, e in enumerate(self.runs) if e.disturbance == run.disturbance)
+        found = (i for i, each in enumerate(self.runs) if each.disturbance == run.disturbance)
+        index = next(found, None)
+        if index is None:  # dropped as doubtful while this world ran
+            return
+        # By now a run that ended meanwhile may be the witness of this weakness.
+        group = next(each for each in self.weaknesses if index in each.shown_by)
         self.runs[index] = run
         self._found = None
         if run.outcome in WEAK:
