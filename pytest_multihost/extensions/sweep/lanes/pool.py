@@ -70,11 +70,6 @@ class LanePool:
         default_factory=lambda: close_in_children(selectors.DefaultSelector())
     )
 
-    @property
-    def size(self) -> int:
-        """The number of lanes."""
-        return len(self._lanes)
-
     def start(self) -> None:
         """Start the lane parent, unless it runs; returns before it is ready."""
         if self._parent is not None:

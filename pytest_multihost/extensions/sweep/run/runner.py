@@ -58,6 +58,7 @@ class Runner:
         began_s: The start of the sweep, by the monotonic clock.
         budget_s: The time for the whole sweep.
         lost: The reasons why worlds could not be run.
+        most: The largest number of worlds that ran at a time.
     """
 
     lanes: LanePool
@@ -68,6 +69,7 @@ class Runner:
     budget_s: float
     line: SweepLine
     lost: list[str] = field(default_factory=list)
+    most: int = 0
     _steps: dict[int, Step] = field(default_factory=dict)
     _overdue_s: float = math.inf
 
@@ -136,6 +138,7 @@ class Runner:
             self.lanes.grow(len(self._steps) + 1)
             request = self.worlds.request(step, self.scratch, self._left_s)
             self._steps[request.serial] = step
+            self.most = max(self.most, len(self._steps))
             self._overdue_s = time.monotonic() + 1.0 + 2 * self.worlds.usual_s
             self.lanes.begin(request, launchers)
 

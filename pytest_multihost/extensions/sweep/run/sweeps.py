@@ -227,7 +227,7 @@ class Sweeps:
             left_out=sweep.left_out,
             unmet_acceptances=tuple(map(str, unmet)),
             duration_s=round(time.monotonic() - began_s, 3),
-            lanes=self._open().size,
+            lanes=runner.most,
         )
 
 
