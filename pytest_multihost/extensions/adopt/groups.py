@@ -151,7 +151,7 @@ class Groups:
         for each, code, found in zip(group, codes, attempt.judged.finding.ranks, strict=True):
             ended = exit_code(found) or code  # of a rank that has left, the function's
             self._states[id(each)] = _Ended(ended, found.facts.pid or 0)
-            if timeout_s is None and self._states[id(each)] == _Ended(None, found.facts.pid or 0):
+            if timeout_s is None and ended is None:
                 raise hung_error(attempt)
         note_call(attempt)
 
