@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pytest_multihost.core.launch.server import ServerLauncher
@@ -53,7 +54,7 @@ _MEASURE_S, _CLOCK_S = 10.0, 60.0
 jumps. A process that has failed ends in well under a second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Worlds:
     """The worlds of one sweep.
 
@@ -76,7 +77,7 @@ class Worlds:
         """The plan of the test."""
         return self.attempt.plan
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, FaultKind]:
         """The kinds of faults, by name."""
         return kinds_by_name(self.run.config.hook.pytest_multihost_faults())
@@ -146,8 +147,9 @@ class Worlds:
             for seed, ranks in ranks_of.items()
         ]
 
+    @cached_property
     def _clock(self) -> ServiceKind | None:
-        """Return the service of a clock that jumps; None if a test's world cannot have it."""
+        """The service of a clock that jumps; None if a test's world cannot have it."""
         offered = self.run.config.hook.pytest_multihost_services()
         kinds = [each for group in offered for each in group]
         found = next((each for each in kinds if each.asked_by == ("clock", "jump")), None)
@@ -176,7 +178,7 @@ class Worlds:
 
     def _can_jump(self, disturbance: Disturbance) -> bool:
         """Return whether the world of a disturbance can have a clock that jumps."""
-        return len(self.shares(disturbance)) == 1 and self._clock() is not None
+        return len(self.shares(disturbance)) == 1 and self._clock is not None
 
     def forecast_s(self, step: Step, witness: DisturbedRun) -> float:
         """Return an estimate of the real seconds that it takes to run a witness again."""
@@ -196,14 +198,13 @@ class Worlds:
         Args:
             running: The worlds that run. One that takes long may show a weakness without a proof.
         """
-        unproven = [each.witness for each in sweep.weaknesses if not each.witness.is_proven]
-        measured = [
-            e.witness for e in sweep.weaknesses if self.measures(e.witness)[:1] == ["jumps"]
+        witnesses = [each.witness for each in sweep.weaknesses]
+        needed = [
+            each.disturbance
+            for each in witnesses
+            if not each.is_proven or self.measures(each)[:1] == ["jumps"]
         ]
-        needed = (
-            *(each.disturbance for each in (*unproven, *measured)),
-            *(each.disturbance for each in running),
-        )
+        needed += [each.disturbance for each in running]
         for each in filter(self._can_jump, needed):
             for needs, _ in self.shares_of_step(Step(each, "measure", clock="jumps")):
                 with contextlib.suppress(LaunchError):  # the step that needs it says why
@@ -213,7 +214,7 @@ class Worlds:
     def shares_of_step(self, step: Step) -> Sequence[tuple[LaunchRequirements, tuple[int, ...]]]:
         """Return the shares of a world, which may have a clock that its test has not asked for."""
         shares = self.shares(step.disturbance)
-        clock = self._clock() if step.clock == "jumps" else None
+        clock = self._clock if step.clock == "jumps" else None
         if clock is None or clock.preload is None:
             return shares
         added = (clock.preload,)
@@ -222,7 +223,7 @@ class Worlds:
     def _spec(self, step: Step, spec: WorldSpec, left_s: float) -> WorldSpec:
         """Return the spec of the world of a step."""
         disturbed = self._disturbed(spec, step.disturbance)
-        clock = self._clock() if step.clock == "jumps" else None
+        clock = self._clock if step.clock == "jumps" else None
         if clock is not None:
             services = {**disturbed.services, clock.name: clock.part}
             disturbed = replace(disturbed, services=services)
