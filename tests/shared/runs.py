@@ -63,6 +63,15 @@ def await_that(condition: Callable[[], object], timeout_s: float = 60) -> None:
         time.sleep(0.01)
 
 
+def await_program(pid: int) -> None:
+    """Wait until a process that has called exec has an environment to read.
+
+    `Popen` returns when exec closes its pipe; the kernel fills in the addresses of the environment
+    after that. Until then `/proc/PID/environ` is empty: 68 of 2,000 times on an idle machine.
+    """
+    await_that(Path(f"/proc/{pid}/environ").read_bytes)
+
+
 def living(path: Path) -> list[psutil.Process]:
     """Return the processes that work in `path`."""
     found = []

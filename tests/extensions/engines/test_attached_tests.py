@@ -592,9 +592,12 @@ import pytest
 
 @pytest.mark.multihost
 def test_looks_around(world):
+    child = subprocess.Popen(["sleep", "30"])
+    while not open(f"/proc/{child.pid}/environ", "rb").read():
+        time.sleep(0.01)  # the kernel shows it a moment after exec
+    world.barrier()
     if world.is_primary:
         open(os.environ["HERE"] + "/running", "w").close()
-    child = subprocess.Popen(["sleep", "30"])
     while not os.path.exists(os.environ["HERE"] + "/seen"):
         time.sleep(0.05)
     child.kill()

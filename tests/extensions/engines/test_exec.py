@@ -31,7 +31,7 @@ from cluster import (
     started,
 )
 from machines import two_machines
-from runs import await_that, living
+from runs import await_program, await_that, living
 from secrets_seen import TELLS, forms_of, seen_in_processes
 
 pytestmark = pytest.mark.clusters
@@ -464,6 +464,7 @@ def test_a_secret_in_an_environment_is_seen(number: int) -> None:
     with subprocess.Popen(
         ["sleep", "100"], env={b"IT": b"x" + forms_of(secret)[number]}
     ) as process:
+        await_program(process.pid)
         seen = seen_in_processes(secret)
         process.kill()
     assert seen == [f"/proc/{process.pid}/environ"]
