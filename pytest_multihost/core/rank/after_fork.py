@@ -255,7 +255,7 @@ def _append(file: str, text: str) -> None:
 
 
 def _task_state(task: Any) -> TaskState:  # noqa: ANN401 - of any event loop
-    """Return what a task awaits, and the user's line where it does."""
+    """Return the state of a task: the chain that it awaits, and the user's line of the wait."""
     chain = list(_chain(task.get_coro()))
     name = task.get_name()
     texts, frames = [text for text, _ in chain], [frame for _, frame in chain]

@@ -204,7 +204,7 @@ class RankPlugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Send each phase's report before the next phase can hang."""
         at_s = now()
-        if not self._link.channel.is_ours:  # a forked child of the rank left the test's body
+        if not self._link.channel.is_ours:  # a forked child of the rank returned from the test
             if call.excinfo is not None:
                 sys.stderr.write(format_exception(call.excinfo.value))
             sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")

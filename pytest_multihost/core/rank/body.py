@@ -1,4 +1,4 @@
-"""Runs a body that is no test in a rank: a script, or a function; and ends the rank as a test's."""
+"""Runs a script or a function in a rank in place of a test, and ends the rank as after a test."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_body(
     """Run a function in a rank that has started; returns only in a process that it has forked.
 
     Args:
-        body: What it returns is kept until the rank leaves.
+        body: The function; its result is kept until the rank leaves.
         leaves: Whether the rank's process ends with the function, as one of `multiprocessing` does;
             else it waits until the functions of all ranks are over.
     """
@@ -102,7 +102,7 @@ def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
         raise error
     if not isinstance(error, SystemExit):
         with contextlib.suppress(Exception):  # the script may have set its own
-            error.__traceback__ = trimmed_traceback(error)  # the one that is printed
+            error.__traceback__ = trimmed_traceback(error)  # as it is printed
             sys.excepthook(type(error), error, error.__traceback__)
     elif not isinstance(error.code, int):
         sys.stderr.write(f"{error.code}\n")

@@ -1,4 +1,4 @@
-"""Set the environment variables of a rank, and remove those that name another world.
+"""Set the environment variables of a rank, and remove the variables that name another world.
 
 A rank gets torchrun's variables with its own world's values, so code that initialises itself from
 the environment works. Variables of an outer launcher, a proxy or pytest itself are removed: a stray

@@ -39,7 +39,7 @@ _MAX_FRAMES = 200
 UNKNOWN: Final = object()
 """The value of an expression that is not simple, or has none."""
 _TAKING, _HOLDING = ("with ", "acquire"), ("with ", "release")
-"""What is in the source of a statement that takes a lock, and of a function that holds one."""
+"""Parts of the source of a statement that takes a lock, and of a function that holds one."""
 
 _PLAIN = (list, tuple, dict)
 """Containers whose items are looked up: subclasses may compute theirs."""
@@ -76,7 +76,7 @@ def _wait(
     names: Mapping[int, str],
     held: list[_Held],
 ) -> LockWait | None:
-    """Return what a thread waits for, if it is a lock or another thread."""
+    """Return the lock or the other thread that a thread waits for."""
 
     def holder(other: int | None, taken_at: Frame | None = None) -> LockHolder | None:
         if other is None or other not in frames:
@@ -157,7 +157,7 @@ def _held_by(thread: int, innermost: FrameType) -> Iterator[_Held]:
 
 
 def _taken(code: CodeType, line: int) -> Iterator[tuple[ast.expr, int]]:
-    """Yield the expressions of what a line's `with` and `try` statements have taken, with lines."""
+    """Yield the locks, as expressions with lines, that the `with` and `try` around a line take."""
     if not _has_words(code, _HOLDING):
         return
     for node in _nodes(code.co_filename):

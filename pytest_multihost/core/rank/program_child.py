@@ -1,7 +1,7 @@
 """Run the program of a role in a child of its rank, which outlives it.
 
-So the rank can start the program again after an error, and can end one that does not end by itself.
-Each run is a fork of the rank, in which no program has run yet.
+So the rank can start the program again after an error, and can end a program that does not end by
+itself. Each run is a fork of the rank, in which no program has run yet.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Service:
     _thread: threading.Thread | None = None
 
     def serves(self, pid: int) -> None:
-        """End this process when it is time; the last one that has been started counts.
+        """End this process when it is time; only the last process started counts.
 
         It is kept by a descriptor: when it has ended, another process may get its id.
         """
@@ -133,7 +133,7 @@ class _Service:
             )
 
     def _end(self) -> None:
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # it may have ended
             signal.pidfd_send_signal(self._process, signal.SIGTERM)
             time.sleep(_GRACE_S)
             signal.pidfd_send_signal(self._process, signal.SIGKILL)

@@ -60,7 +60,7 @@ def run_program(words: Sequence[str]) -> None:
 
 
 def exit_code(error: SystemExit) -> int:
-    """Return the exit code of the interpreter: 1 for what is no whole number, which it prints."""
+    """Return the exit code of the interpreter: 1 if the code is not a whole number."""
     if error.code is None:
         return 0
     return error.code if isinstance(error.code, int) else 1

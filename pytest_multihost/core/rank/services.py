@@ -141,7 +141,7 @@ def delay_backend(send: Send) -> None:
 def begin_test(test: RankTest) -> None:
     """Let the services' parts in this rank know that its test begins.
 
-    A part whose `begin` cannot do its work is no failure of the test.
+    A part whose `begin` cannot do its work does not fail the test.
 
     Raises:
         SettingError: The world asks for something of a service that this rank cannot have.
@@ -189,7 +189,7 @@ def park_services() -> None:
 def stated_by_services() -> Iterator[ValueStated]:
     """Yield the values that the services' parts in this rank state at the end of a test's body.
 
-    A part that cannot state a value states no more: it is no failure of the test.
+    A part that cannot state a value states no more, and the test goes on.
     """
     for part in _parts:
         if part.state is not None:

@@ -232,7 +232,7 @@ class World:
     def same(self, name: str, value: object) -> None:
         """State a value that all ranks are to have; does not wait, and sends only its digest.
 
-        At the end the controller compares what the ranks have stated: the first value of a name
+        At the end the controller compares the values of the ranks: the first value of a name
         with the other ranks' first, and so on. If ranks differ, or one has stated less than the
         others, a test that passed otherwise fails, and the report shows each side. A sweep reports
         a disturbance that makes ranks differ.
@@ -241,7 +241,7 @@ class World:
             world.same("weights", model)
 
         Args:
-            name: What the value is, for the report.
+            name: The name of the value in the report.
             value: A number, text, array, tensor or module of torch, or a container of these;
                 anything else is pickled.
 

@@ -1,4 +1,4 @@
-"""The variables by which interpreters that a rank starts find what they record for it."""
+"""The environment variables that tell the interpreters of a rank's children where to record."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
-    """What records the waits of one library.
+    """A recorder of the waits in one library.
 
     Attributes:
         wrap: Wraps the library's functions now, or as soon as it is imported.
@@ -78,7 +78,7 @@ WRAPPERS: Final = (
     Wrapper(wrap=lambda _: mark_data_loaders(), in_children=True),
     Wrapper(wrap=tell_names, in_children=True),
 )
-"""What the core records, in the order in which it is wrapped; plugins add `RecorderPart`s."""
+"""The recorders of the core, in the order of wrapping; plugins add `RecorderPart`s."""
 
 
 _prepared: list[Recorder] = []
@@ -90,7 +90,7 @@ def prepare_recording() -> None:
     """Wrap the functions to record, once for all ranks that this process will fork.
 
     Wrapping in each rank would copy hundreds of memory pages per rank. Until a rank opens its page,
-    records go to memory that nobody reads.
+    its records go to memory that no process reads.
     """
     recorder = Recorder(SlotPage(), rank=-1, size=0)
     for each in WRAPPERS:

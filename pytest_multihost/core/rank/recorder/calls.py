@@ -109,7 +109,7 @@ class Calls:
 
 
 def seconds(timeout: object) -> float | None:
-    """Return a duration in seconds; None if `timeout` is no duration."""
+    """Return a duration in seconds; None if `timeout` is not a duration."""
     return timeout.total_seconds() if isinstance(timeout, timedelta) else None
 
 
@@ -138,7 +138,7 @@ def replace_function(
 
 
 def replace_original(function: FunctionType, by: Argument) -> None:
-    """Run another function in place of one that `replace_code` may have wrapped, or will.
+    """Run another function in place of a function that `replace_code` wraps, before or later.
 
     Args:
         by: A function without variables of an outer one, whose globals are not available.

@@ -31,7 +31,7 @@ def fails_test(frame: FrameType | None, runtime: str = "") -> bool:
     programs that pytest does not call.
 
     Args:
-        runtime: Directory of the runtime, whose own functions raise again what they handle.
+        runtime: Directory of the runtime, whose own functions raise the errors they handle again.
     """
     own = (_OWN, runtime) if runtime else (_OWN,)
     while frame is not None:
@@ -79,7 +79,7 @@ def error_path(frame: FrameType | None) -> ErrorPath:
 def user_frames(frame: FrameType | None) -> tuple[Frame, ...]:
     """Return the frames of the user's code from `frame` to pytest's call of the test.
 
-    They are innermost first, and only the innermost of them if there are very many.
+    They are innermost first, at most `_MAX_FRAMES`.
     """
     found: list[Frame] = []
     while frame is not None and not _is_call_of_test(frame.f_code) and len(found) < _MAX_FRAMES:

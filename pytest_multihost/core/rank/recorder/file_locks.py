@@ -60,7 +60,7 @@ class _Tries:
                 if error.errno in _HELD and threading.current_thread() is threading.main_thread():
                     with contextlib.suppress(
                         Exception
-                    ):  # an error in recording is no error of the test
+                    ):  # an error in recording must not fail the test
                         self.refused(original.__name__, *args)
                 raise
             if self.lock is not None and threading.current_thread() is threading.main_thread():

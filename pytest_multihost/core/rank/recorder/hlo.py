@@ -42,7 +42,7 @@ class HloCollective:
 
     Attributes:
         name: The name of it that reports use: ``all_reduce``.
-        tensors: What it returns on each device: ``f32[8]``.
+        tensors: The types of its result on each device: ``f32[8]``.
         groups: The devices that communicate with each other; None: all, or unknown.
     """
 

@@ -221,7 +221,7 @@ class _JaxRecorder:
         self.keep_from_fast_path(method, getattr(module, class_, None))
 
     def keep_from_fast_path(self, name: str, owner: object) -> None:
-        """Wrap a function that hands programs to C++ code: not those that are recorded."""
+        """Wrap a function that hands programs to C++ code: not programs that are recorded."""
         with contextlib.suppress(Exception):  # another version of jax
             call = getattr(owner, name)
             setattr(owner, name, _named_as(call, self._unless_recorded(call)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pytest_multihost.core.files import open_log
 
 _KEPT = 40
-"""How many keys are noted, those that were set last."""
+"""The number of keys that are noted, the latest ones."""
 
 
 @dataclass(slots=True)

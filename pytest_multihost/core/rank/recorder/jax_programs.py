@@ -2,7 +2,7 @@
 
 A program whose collectives lead to other processes counts as one collective of these: all of them
 must start it. It has the name and number of its start, and its first collectives as its detail. A
-program without such collectives waits for nobody, and is not counted.
+program without such collectives waits for no rank, and is not counted.
 
 The start of a program may return before the program has ended. Then its record stays open, and a
 thread that waits for devices waits for the oldest program that has not ended, because programs with
@@ -40,7 +40,7 @@ class Program:
     """A compiled program with collectives between processes.
 
     Attributes:
-        name: What XLA calls it: ``jit_step``.
+        name: Its name in XLA: ``jit_step``.
         processes: The processes that must start it for this one to end; this one among them.
         detail: Its first collectives, for the reader.
     """
@@ -90,7 +90,7 @@ class JaxPrograms:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def program(self, started: JaxObject, own: int) -> Program | None:
-        """Return what is known of a program; None if it has no collectives with other processes.
+        """Return the facts about a program; None if it has no collectives with other processes.
 
         Also None if this version of jax or the program does not tell.
         """
@@ -183,7 +183,7 @@ class JaxPrograms:
         self._end(ended)
 
     def callback(self, function: Callable[..., object]) -> Callable[..., object]:
-        """Return a function that a program calls on the host, as one that is recorded."""
+        """Return a recorded form of a function that a program calls on the host."""
 
         def called(*args: object) -> object:
             number = next(self._callbacks)
@@ -202,7 +202,7 @@ class JaxPrograms:
         return called
 
     def _hold_back(self) -> tuple[int, int, int] | None:
-        """Record that no thread waits for a program, and that the one that runs is not entered.
+        """Record that no thread waits for a program, and that the running program is not entered.
 
         Returns:
             Its group, and the group's count before and now; None if no program is known to run.

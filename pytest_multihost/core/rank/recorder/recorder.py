@@ -2,7 +2,7 @@
 
 Recorders wrap the functions of a runtime, so that every call records when it begins, when a thread
 waits for it and when it ends. They never change a call: arguments, result and exceptions pass
-through, and an error in recording is no error of the test.
+through, and an error in recording must not fail the test.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Recorder:
             record = self.begin_call(call, sequence, page.detail(detail) if detail else 0)
             if timeout_s is not None:
                 page.set_timeout(record, timeout_s)
-        except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+        except Exception:  # noqa: BLE001 - an error in recording must not fail the test
             return NO_RECORD
         return record
 
@@ -165,7 +165,7 @@ class Recorder:
         """
         try:
             source = source or self.user_source(2)
-        except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+        except Exception:  # noqa: BLE001 - an error in recording must not fail the test
             source = _UNKNOWN
         for listener in self.on_begin:
             listener(name, kind, source)
@@ -179,14 +179,14 @@ class Recorder:
             source = source or self.user_source(3)
             at_ns = now_ns()
             return self.page.begin(call, at_ns, self.thread.native_id, source, sequence, detail)
-        except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+        except Exception:  # noqa: BLE001 - an error in recording must not fail the test
             return NO_RECORD
 
     def wait(self, record: int) -> None:
         """Record that this thread waits for the operation."""
         try:  # noqa: SIM105 - suppress() would take as long as everything else
             self.page.wait(record, now_ns(), self.thread.native_id, self.user_source(2))
-        except Exception:  # noqa: BLE001, S110 - an error in recording is no error of the test
+        except Exception:  # noqa: BLE001, S110 - an error in recording must not fail the test
             pass
 
     def end(self, record: int) -> None:

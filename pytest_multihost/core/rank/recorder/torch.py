@@ -259,7 +259,7 @@ class GroupCreationRecorder:
         It is None for the store of the default group, which all ranks use, for one whose place is
         unknown, and for a store that torch itself uses.
         """
-        with contextlib.suppress(Exception):  # an error in recording is no error of the test
+        with contextlib.suppress(Exception):  # an error in recording must not fail the test
             where = "" if self.calls.are_nested else where_is(store)
             is_full = where not in self._stores and len(self._stores) == _MAX_STORES
             if not where or is_full or where == where_is(default_store(self.groups.module)):
@@ -399,7 +399,7 @@ class GroupCreationRecorder:
         """Begin to make a group, and record that all ranks are to ask for it."""
         record = begin()
         if request is not None:
-            with contextlib.suppress(Exception):  # an error in recording is no error of the test
+            with contextlib.suppress(Exception):  # an error in recording must not fail the test
                 request()
         return record
 

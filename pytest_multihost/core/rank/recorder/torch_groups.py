@@ -53,7 +53,7 @@ class Group:
     def key(self) -> GroupKey:
         """The key that identifies the group on all ranks.
 
-        torch's `pg_id` is no such key: it counts the groups that one rank has made, so two ranks
+        torch's `pg_id` is not such a key: it counts the groups that one rank has made, so two ranks
         with different other groups give the same group different numbers.
         """
         scope = Scope(RUNTIME_SCOPE.kind, self.torch_world)

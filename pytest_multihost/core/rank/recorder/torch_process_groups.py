@@ -139,7 +139,7 @@ class ProcessGroupRecorder:
                 prepared = group.prepared.get((name, other, tag))
                 call, sequence = prepared or group.prepare(name, kind, other, tag)
                 source = user_source(2)
-            except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+            except Exception:  # noqa: BLE001 - an error in recording must not fail the test
                 return original(pg, *args, **kwargs)
             if on_begin:
                 recorder.notify(name, kind, source)
@@ -198,7 +198,7 @@ def _gpu_of(sent: Argument) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class ThreadState:
-    """The operations that one thread has just launched.
+    """The operations that one thread launched last.
 
     Attributes:
         work: Address of the work of its last synchronous call, for which the caller waits at once;
@@ -247,7 +247,7 @@ class OpenWorks:
     """The works that this rank has launched.
 
     Attributes:
-        streams: Those that run on a GPU, until they have ended there.
+        streams: The works that run on a GPU, until they have ended there.
         pending: Works for which no wait has returned yet, by address.
     """
 
@@ -261,7 +261,7 @@ class OpenWorks:
         self.streams = Streams(self.recorder, self._on_gpu, self.end_completed)
 
     def _on_gpu(self, gpu: int) -> list[int]:
-        """Return the records of works on a GPU for which nobody waits."""
+        """Return the records of works on a GPU for which no thread waits."""
         found = [each for each in list(self.pending.values()) if each.gpu == gpu]
         return [record for each in found for record in each.records]
 

@@ -114,7 +114,7 @@ class Streams:
         Returns:
             Whether the operation is kept open.
         """
-        with contextlib.suppress(Exception):  # an error in recording is no error of the test
+        with contextlib.suppress(Exception):  # an error in recording must not fail the test
             if not is_capturing(self._torch):
                 self._end_first()
                 if len(self._launched) >= _MOST:
@@ -166,7 +166,7 @@ class Streams:
             try:
                 stream = stream_of(*args, **kwargs)
                 awaited = None if stream is None else self._wait_for(stream)
-            except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+            except Exception:  # noqa: BLE001 - an error in recording must not fail the test
                 awaited = None
             if awaited is None:
                 return original(*args, **kwargs)

@@ -234,7 +234,7 @@ class Watch:
             used = sorted(name for name in names if type(space.get(name)) in _DATA)
             found += [seen(space[name]) for name in used]
             return tuple(found[:_MAX_INPUTS])
-        except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+        except Exception:  # noqa: BLE001 - an error in recording must not fail the test
             return ()
         finally:
             thread.is_busy = False
@@ -252,7 +252,7 @@ class Watch:
                     each.reads.add("array")
                     each.measured = chained(each.measured, found.digest)
             self._add(opened, nth, found, frame, may_be_none=may_be_none)
-        except Exception:  # noqa: BLE001, S110 - an error in recording is no error of the test
+        except Exception:  # noqa: BLE001, S110 - an error in recording must not fail the test
             pass
         finally:
             thread.is_busy = False
