@@ -7,9 +7,9 @@ One rank appears in these shapes, each the input of the next:
 
 * `process.Process`: the kernel state of its process at one instant
 * `operation.Operations`: the operations that it has recorded in its slot page
-* `result.RankSnapshot`: the two above with a label: what it was doing at one instant
+* `result.RankSnapshot`: the two above with a label: its activity at one instant
 * `outcome.RankFacts`: a summary of its events: how far it got and how it ended
-* `outcome.RankFinding`: what happened to it, judged from its facts alone
+* `outcome.RankFinding`: the end of it, judged from its facts alone
 * `blame.RankState`: finding, last snapshot and operations together: a node of the wait-for graph
 * `verdict.RankResult`: its part of verdict.json
 
@@ -19,13 +19,13 @@ with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all o
 Input of a world: `spec`, `fault`, `role` with the `placeholders` in its program, and what settings
 may be: `setting_values`. The token that replays it: `replay`. Names of ranks in texts:
 `rank_names`. Observations: `event`, `operation`, `memberships`, `message_sockets`, `child`,
-`child_names`, `history`, `process`, `stack`, `result`; who has made them: `origin`; why the world
-ended: `end`. Points that a run has recorded: `recorded_point`. The judgement: `verdict`. Weaknesses
+`child_names`, `history`, `process`, `stack`, `result`; their maker: `origin`; why the world ended:
+`end`. Points that a run has recorded: `recorded_point`. The judgement: `verdict`. Weaknesses
 that a project accepts: `acceptance`. Messages between the harness's processes: `messages`.
 Exceptions: `errors`. Collectives known by name: `collectives`. Where to find third-party plugins
 without pytest: `plugin_source`.
 
-What somebody else has made: `regular_file` opens files that it names, `foreign_bytes` reads bytes
-whose sizes it chose, `source` reads source lines of its frames, `printable` makes its texts fit to
-be printed.
+Foreign input: `regular_file` opens files that another program names, `foreign_bytes` reads bytes
+whose sizes another program chose, `source` reads source lines of its frames, `printable` makes its
+texts fit to be printed.
 """

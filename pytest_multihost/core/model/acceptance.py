@@ -20,7 +20,8 @@ class Acceptance:
         test: A glob for node ids.
         culprit: The line that the others wait for.
         waiting: The line at which they wait; None for any.
-        hazard: The rule of a hazard; the lines are then two of those that it names, in any order.
+        hazard: The rule of a hazard; the lines are then two of the lines in its finding, in any
+            order.
     """
 
     test: str
@@ -32,7 +33,7 @@ class Acceptance:
     def is_for(self, nodeid: str) -> bool:
         """Return whether it is for a test; a name without parameters is for all of them.
 
-        The brackets of parameters are no glob, so an exact node id is compared first.
+        The brackets of parameters are not a glob, so an exact node id is compared first.
         """
         names = (nodeid, nodeid.partition("[")[0])
         return self.test in names or any(fnmatchcase(each, self.test) for each in names)

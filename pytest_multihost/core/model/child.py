@@ -10,7 +10,7 @@ class Child:
     """A child process of a rank.
 
     Attributes:
-        name: What its program calls it; empty: nothing of its own.
+        name: Its name in its program; empty: none of its own.
         ended: How it has ended, as in "was killed by SIGKILL"; empty: it lives, or that is unknown.
     """
 

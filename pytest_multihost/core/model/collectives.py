@@ -1,4 +1,4 @@
-"""The collectives that are known by name, one row each: what they do, and how they appear.
+"""The collectives that are known by name, one row each: their effect and their names.
 
 A collective is an operation that every member of a group must enter. It appears under several
 names: as a method of torch's `ProcessGroup`, as a Python function on a stack, in torch's flight
@@ -137,7 +137,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         ),
         sent_argument=1,
         file=C10D,
-        functions=("all_gather_into_tensor", "all_gather_single"),  # the latter since torch 2.13
+        functions=("all_gather_into_tensor", "all_gather_single"),  # torch 2.13
         flight_names=(
             "all_gather_base",
             "allgather_base",
@@ -181,7 +181,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         ),
         sent_argument=1,
         file=C10D,
-        functions=("reduce_scatter_tensor", "reduce_scatter_single"),  # the latter since torch 2.13
+        functions=("reduce_scatter_tensor", "reduce_scatter_single"),  # torch 2.13
         flight_names=(
             "reduce_scatter_base",
             "reduce_scatter_single",
@@ -294,7 +294,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         methods=("barrier",),
         file=C10D,
         functions=("barrier",),
-        flight_names=("barrier", "all_reduce_barrier"),  # the latter: how NCCL performs it
+        flight_names=("barrier", "all_reduce_barrier"),  # NCCL's barrier is an all_reduce
         xla=("Barrier",),
         gloo="barrier",
     ),
@@ -458,12 +458,12 @@ def family(name: str) -> str:
 
 
 def transferred(operation: Operation) -> Payload:
-    """Return what a transfer sends or receives."""
+    """Return the payload that a transfer sends or receives."""
     return operation.payload or _payload_in(operation.detail.rpartition(" ")[2])
 
 
 def payload_of(operation: Operation) -> Payload:
-    """Return what a rank passes to an operation, if all members must pass as much."""
+    """Return the payload of an operation, if all members must pass as much."""
     found = BY_NAME.get(operation.name)
     if operation.payload or found is None or not found.has_one_size:
         return operation.payload

@@ -1,4 +1,4 @@
-"""Why a world ended, and what that shows."""
+"""The reasons why a world ends, and their meaning for a verdict."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Ending = Literal[
     "waited",  # a rank has waited for another one for longer than the user's patience
     "lost",  # the harness itself broke: no server, no ranks
     "interrupted",  # Ctrl-C in the controller
-    "unwatched",  # the engine has not watched it: its `origin` says who has looked at it
+    "unwatched",  # the engine has not watched it: its `origin` names the observer
 ]
 """The name of an end, as facts.json has it."""
 
 Basis = Literal["proof", "stop", "time", "none"]
-"""What shows that a world hangs which the harness has ended.
+"""The evidence that a world which the harness has ended hangs.
 
 * proof: the state of the ranks, which nothing can change
 * stop: a process outside the harness has stopped a rank
@@ -35,7 +35,7 @@ class End:
     """Why a world ended.
 
     Attributes:
-        basis: What it shows of a hang.
+        basis: The evidence of a hang.
         detected_by: Its word in verdict.json if it shows a hang, else empty.
         is_lost: Whether the world ended without showing anything of its test.
     """

@@ -1,4 +1,4 @@
-"""Exceptions whose text has three parts: what happened, what was seen, what to do next."""
+"""Exceptions whose text has three parts: the event, the observation, the next step."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def known_names(names: Iterable[str], wrong: str) -> str:
 class MultihostError(Exception):
     """Base of all errors that this package raises itself.
 
-    Its text may quote what a node, a process or a file says. So it is made printable here, once for
+    Its text may quote a node, a process or a file. So it is made printable here, once for
     all places that print it: without control characters and commands of CI systems, and bounded.
 
     Args:
         happened: One sentence: what happened.
         seen: The observation that shows it.
-        remedy: What the reader can do next, as a command where there is one.
+        remedy: The reader's next step, as a command where there is one.
     """
 
     def __init__(self, happened: str, *, seen: str = "", remedy: str = "") -> None:
@@ -90,4 +90,4 @@ class GarbledError(Exception):
 
 
 class MultihostHazardWarning(UserWarning):
-    """A passing run shows what can hang elsewhere; docs/hazards.md describes each kind."""
+    """A passing run shows a hang that may occur elsewhere; docs/hazards.md describes each kind."""

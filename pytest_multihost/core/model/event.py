@@ -2,8 +2,8 @@
 
 A world's history is a sequence of `Event`: a time, a rank, and a body. Most bodies are sent by the
 ranks themselves, as the header of a frame; `read_event` checks that header, because a test may
-write anything into the rank's connection. The harness makes the others. To find out what an event
-is, match on its body::
+write anything into the rank's connection. The harness makes the others. To find out the kind of
+an event, match on its body::
 
     match event.body:
         case PhaseEntered(phase):
@@ -131,10 +131,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a fault does outside of its rank, as values: see `FaultChanged.effect`.
+    """The effect of a fault outside of its rank, as values: see `FaultChanged.effect`.
 
     Attributes:
-        words: What it does, for the reader.
+        words: The effect in words, for the reader.
         cuts: Pairs of hosts, by index: nothing that the first sends arrives at the second.
     """
 
@@ -297,8 +297,8 @@ class ValueStated:
         nth: How often it has stated a value of this name before.
         text: The value, shortened, for the reader.
         frame: The user's line; None if it is not known.
-        is_asked: Whether the test has stated it. Otherwise a service has, and a difference is no
-            failure of the test.
+        is_asked: Whether the test has stated it. Otherwise a service has, and a difference does
+            not fail the test.
     """
 
     kind: ClassVar = "value"
@@ -393,7 +393,7 @@ class FaultChanged:
 
 @dataclass(frozen=True, slots=True)
 class FaultMet:
-    """The user's code has met what a fault changes: an error, a wrong clock, a file not yet there.
+    """The user's code has met the effect of a fault: an error, a wrong clock, a file not yet there.
 
     Attributes:
         index: The fault's index among the world's faults.
@@ -471,7 +471,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class ProgramReady:
-    """What the rank's role does is ready, as `Role(ready=...)` says."""
+    """The service that the rank's role provides is ready, as `Role(ready=...)` says."""
 
     kind: ClassVar = "program_ready"
 

@@ -153,7 +153,7 @@ class Point:
         return f"at.{self.point}({', '.join(parts)})"
 
     def problems(self) -> list[str]:
-        """Return what is wrong with it."""
+        """Return its problems, a sentence each."""
         found = []
         if self.point not in get_args(PointKind):
             found.append(f"at.{self.point}() is not a point")
@@ -284,7 +284,7 @@ class Fault:
         return frozenset(each.partition(":")[0] for each in named)
 
     def problems(self) -> list[str]:
-        """Return what is wrong with it, except what depends on its kind or the world's size."""
+        """Return its problems, except those of its kind and of the world's size."""
         found = _rank_problems(self.ranks)
         if not isinstance(self.kind, str):
             found.append(f"the kind of a fault must be a text, not {shown(self.kind)}")

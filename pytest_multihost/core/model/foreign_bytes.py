@@ -1,7 +1,7 @@
-"""Reads bytes that somebody else made, with a limit for each size that these bytes choose.
+"""Reads bytes that another program made, with a limit for each size that these bytes choose.
 
 A count in a file, in a message or in the memory of another process may be any number, and so may
-the size of what an archive unpacks to. Here alone such bytes are unpacked: whatever is wrong with
+the size to which an archive unpacks. Here alone such bytes are unpacked: whatever is wrong with
 them becomes one error, and so does a lack of memory.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 MAX_READ = 16 << 20
-"""The most bytes that one read takes from a place that somebody else names."""
+"""The most bytes that one read takes from a place that another program names."""
 
 MAX_LITERAL = 1 << 16
 """The most bytes of a text that is parsed as a literal of Python's."""
@@ -32,7 +32,7 @@ _PIECE = 1 << 20
 
 
 class UnreadableError(ValueError):
-    """Bytes that somebody else made cannot be read; the text says why."""
+    """Bytes that another program made cannot be read; the text says why."""
 
 
 PARSE_ERRORS = (
@@ -49,7 +49,7 @@ PARSE_ERRORS = (
     zlib.error,
     zipfile.BadZipFile,
 )
-"""What a parser may raise because of its input."""
+"""The exceptions that a parser may raise because of its input."""
 
 _BAD_OFFSETS = (errno.EINVAL, errno.EOVERFLOW)
 """The errors of a system call for an offset that no file has."""
@@ -71,7 +71,7 @@ def parsing(what: str) -> Iterator[None]:
         raise UnreadableError(f"{what}: {error}") from error
     except (*PARSE_ERRORS, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _BAD_OFFSETS:
-            raise  # it is not the fault of who made the bytes
+            raise  # the bytes are not the cause
         why = " ".join(str(error).split())[:200]
         raise UnreadableError(f"{what}: {type(error).__name__}{': ' * bool(why)}{why}") from error
 

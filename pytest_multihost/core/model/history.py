@@ -15,7 +15,7 @@ Evidence = Literal[
     "counts",  # some did not enter a collective that others entered
     "details",  # they entered one operation with different details
 ]
-"""What shows that ranks have parted."""
+"""The evidence that ranks have parted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class History:
     """The last collectives that a rank has entered in a group, without gaps.
 
     Attributes:
-        first: The sequence of the oldest one that is known.
+        first: The sequence of the oldest known collective.
         sites: The call sites, each once.
         order: For each collective, the index of its site.
         times_s: For each, when it began, on the monotonic clock.
@@ -124,7 +124,7 @@ class Parting:
     Attributes:
         common: How many collectives its ranks have in common before.
         at_s: When the first rank entered this place, on the monotonic clock.
-        sides: What the ranks did there, the smallest side first.
+        sides: The ranks by their action there, the smallest side first.
         lasts: The collectives at the places where histories end.
     """
 

@@ -14,13 +14,13 @@ Any frozen dataclass can be written and read without code of its own::
     message = from_json(Message, header)  # Start(...): of a union, `kind` says which
     spec = from_json(WorldSpec, parse_json(text))
 
-Types that a field may have, and what they become:
+Types that a field may have, and their JSON:
 
 * `None`, `bool`, `int` (of 64 bits), `float`, `str`, `Literal`: themselves
 * dataclasses: an object of their fields, and of `kind` if they have a `kind: ClassVar` that is a
   string, as `@message` gives them; with `omits_defaults: ClassVar = True` only the fields that
-  differ from their defaults. JSON omits a trailing underscore, as in `for_`. One that has a class
-  method `parse` is a text
+  differ from their defaults. JSON omits a trailing underscore, as in `for_`. A dataclass with a
+  class method `parse` is a text
 * `range` of consecutive numbers: an array of its start and its stop
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
@@ -110,12 +110,12 @@ _MAX_DEPTH = 100
 
 
 def has_many_values(text: bytes) -> bool:
-    """Return whether a JSON text has more values than are read of somebody else's."""
+    """Return whether a JSON text has more values than are read of foreign JSON."""
     return sum(map(text.count, (b",", b"[", b"{"))) > _MAX_VALUES
 
 
 def parse_foreign(text: bytes, *, max_depth: int = _MAX_DEPTH) -> Json:
-    """Return the value of a JSON text that somebody else may have written.
+    """Return the value of a JSON text that another program may have written.
 
     Args:
         max_depth: How deep its values may be nested.

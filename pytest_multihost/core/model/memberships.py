@@ -3,7 +3,7 @@
 A test may make a torch world of a part of its ranks, or a group between two such worlds. A rank
 knows only its own number there. So the members agree on a name for the group, each of them declares
 its number in its slot page, and this module joins the pages. A number that no rank has declared may
-belong to any process, also to one that is no rank.
+belong to any process, also to one outside the world.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Memberships:
     circles: frozenset[tuple[str, Ranks]] = frozenset()
 
     def operations(self, found: Operations) -> Operations:
-        """Return what a rank has recorded, with ranks in place of numbers."""
+        """Return the operations of a rank, with ranks in place of numbers."""
         if not self.members and not any(map(_is_foreign, found.entered)):
             return found  # without a look at a thousand operations
         recent = tuple(self._operation(each, found.rank) for each in found.recent)

@@ -48,7 +48,7 @@ def message_scope(ends: Iterable[tuple[Side, str]], owed: Owed) -> Scope:
 
 
 def waits_for_request(operation: Operation) -> bool:
-    """Return whether a rank waits for the next message of anybody, who owes it none."""
+    """Return whether a rank waits for a message that no rank owes it."""
     return operation.scope.kind == _SCOPES["nothing"]
 
 
@@ -69,7 +69,7 @@ class Endpoints:
     ranks: Mapping[tuple[str, str], frozenset[int]] = field(default_factory=dict)
 
     def operations(self, found: Operations) -> Operations:
-        """Return what a rank has recorded, with its waits for answers as waits for ranks.
+        """Return the operations of a rank, with its waits for answers as waits for ranks.
 
         No thread counts as waiting for an answer that is perhaps owed.
         """

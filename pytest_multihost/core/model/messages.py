@@ -58,7 +58,7 @@ class RankReady:
 
 @message
 class EndService:
-    """All ranks that are no services have left the test: the rank is to end its program."""
+    """All ranks except services have returned from the test: the rank is to end its program."""
 
 
 @message
@@ -268,7 +268,7 @@ class Unsound:
 
 @message
 class Failed:
-    """A request failed, or the server ends: what was seen, and what to do."""
+    """A request failed, or the server ends: the observation, and the next step."""
 
     error: str
     remedy: str = ""
@@ -310,7 +310,7 @@ class RankEvent:
 
 @message
 class HostsProbed:
-    """Why hosts cannot be made: what happened, what was seen, the remedy. Empty if they can."""
+    """The event, the observation and the remedy if hosts cannot be made; empty if they can."""
 
     happened: str = ""
     seen: str = ""

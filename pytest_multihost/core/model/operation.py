@@ -138,10 +138,10 @@ class Operation:
         group: Ranks that take part, ascending; for a wait, all ranks of the world.
         ordinal: Which of the groups with these members: 0 for the first that was made. It
             distinguishes the default group from another with the same members.
-        group_title: What the program calls the group; for the reader only, and mostly empty.
+        group_title: The program's name for the group; for the reader only, and mostly empty.
         has_members: Whether all of `group` is known to take part, not only a part of it.
-        group_size: How many members its group has if they are not all known, or are no ranks; then
-            `group` has those that are known. 0 if that is unknown, too. None if all are known.
+        group_size: How many members its group has if they are not all known, or are not ranks; then
+            `group` has the known members. 0 if that is unknown, too. None if all are known.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
             if unknown.
         peer: The other rank of a transfer.
@@ -164,11 +164,11 @@ class Operation:
         is_for_cpu: Whether its group asks for gloo by name, whatever the other groups use.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
-        start: How it began, if another thread waits for it than the one that began it; else None.
+        start: How it began, if another thread waits for it than began it; else None.
         source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
             ``harness``, or the kernel: ``proc``.
         child: The child process of the rank that is in it; None: the rank itself.
-        medium: What carries it, if the kernel shows that: ``tcp``, ``unix``.
+        medium: Its transport, if the kernel shows it: ``tcp``, ``unix``.
     """
 
     name: str
@@ -241,7 +241,7 @@ class Operation:
 
     @property
     def is_own(self) -> bool:
-        """Whether the user declared it: what it does besides waiting is unknown."""
+        """Whether the user declared it: its effects besides waiting are unknown."""
         return self.scope.kind == "operation"
 
     @property
@@ -288,7 +288,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What a rank's slot page holds at one instant.
+    """The content of a rank's slot page at one instant.
 
     Attributes:
         recent: The last operations that began, oldest first, the open ones among them.

@@ -1,4 +1,4 @@
-"""Who has looked at a world, the engine or an extension, and what is known of its ranks."""
+"""The observer of a world, the engine or an extension, and the known facts about its ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_multihost.core.model.operation import GroupKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who has looked at a world: the words of its page, and how certain a verdict may be.
+    """The observer of a world: the words of its page, and how certain a verdict may be.
 
     Attributes:
         detected_by: The word in verdict.json for what shows the hang; None if the world's end does.
@@ -36,13 +36,13 @@ ENGINE = Origin()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of the ranks of a world; of ranks in none of its sets, everything.
+    """The ranks of a world about which facts lack; all is known of ranks in none of its sets.
 
     Attributes:
         unseen: Ranks about which nothing is known; no rank is judged to wait for them.
         silent: Ranks about which nothing is known, but which have not moved since: a rank waits for
             one of them if it waits for no other rank.
-        unrecorded: By rank, what `RankState.unrecorded` says.
+        unrecorded: By rank, its `RankState.unrecorded`.
     """
 
     stays_in_memory: ClassVar = True

@@ -2,7 +2,7 @@
 
 Such text may hold escape sequences that repaint a terminal, characters that reverse the order of
 letters, or a line that a CI system takes for a command. Nothing of a dump, of another process or of
-a file that somebody else may have written is printed without `printable`.
+a file of another program is printed without `printable`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _UNSEEN = re.compile(
     "\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
     "\ud800-\udfff]"  # halves of a character, which no encoding has
 )
-"""Characters that nobody sees, that move the cursor, or that change the order of letters."""
+"""Characters that are invisible, move the cursor, or change the order of letters."""
 
 _COMMAND = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 """The beginning of a command of GitHub, Azure or TeamCity: ``::error``, ``##[error]``."""

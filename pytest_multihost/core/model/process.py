@@ -1,4 +1,4 @@
-"""Kernel state of a world's processes: threads, their waits, and what can end these waits."""
+"""Kernel state of a world's processes: threads, their waits, and the ways these waits can end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TICKS = "only ticks "
 """How the name of a thread begins while its event loop does nothing but look, in turns, whether its
 server is to end.
 
-The rest counts what the loop has done besides. So between two moments at which a thread has the
+The rest counts the other work of the loop. So between two moments at which a thread has the
 same such name, it has done nothing else. A rank or its child sets it; see `recorder/ticks.py`."""
 
 
@@ -55,7 +55,7 @@ Kind = Literal[
     "device",  # an accelerator: the end of its work may wake a thread
     "other",  # signalfd, inotify and others that may become ready at any time
 ]
-"""What a descriptor refers to."""
+"""The kind of file that a descriptor refers to."""
 
 Where = Literal[
     "inside",  # only processes of the world
@@ -146,8 +146,8 @@ class Thread:
         fds: Descriptors that can end its wait; None where they could not be read.
         target: For the reader: path, pipe, socket or child that the call refers to.
         child: Process that it waits for: an id, -1 for any child, 0 for none.
-        futex_scope: Which processes share the page of a futex: "inside" for private memory.
-        waits_for_gil: Whether it waits for the GIL: a futex in the interpreter's own data.
+        futex_scope: Which processes share the page of a lock: "inside" for private memory.
+        waits_for_gil: Whether it waits for the GIL: a lock in the interpreter's own data.
         holders: Processes that hold the file lock it waits for; None if unknown.
         code: Files whose code its stack returns to; None if not read.
         function: The innermost function of such a file that does more than wait for a lock,
@@ -214,7 +214,7 @@ class Process:
         pending: Signals that are about to be delivered.
         timers: POSIX timers that it has made; None if unknown.
         tracer: Process that traces it, 0 for none.
-        status: How it has ended, as wait(2) would tell, if it has and nobody has waited for it.
+        status: How it has ended, as wait(2) would tell, if it has and no process has waited for it.
     """
 
     pid: int

@@ -1,4 +1,4 @@
-"""Opens files that somebody else may have named: only regular files, without waiting for one.
+"""Opens files that another program may have named: only regular files, without waiting for one.
 
 A name in a dump, in a frame of another process or in a folder may lead to a FIFO, to a device, to
 a file of /proc whose reading waits or consumes, or to a file of any size.
@@ -28,7 +28,7 @@ def open_regular(path: str | os.PathLike[str], *, follows: bool = True) -> Binar
         follows: Whether the file may be named by a symbolic link.
 
     Raises:
-        OSError: It is no regular file, or cannot be opened.
+        OSError: It is not a regular file, or cannot be opened.
     """
     try:
         # Asked first, because it can do harm to open a device: a watchdog, a tape.
@@ -48,14 +48,14 @@ def open_regular(path: str | os.PathLike[str], *, follows: bool = True) -> Binar
 def read_regular(path: str | os.PathLike[str], *, max_bytes: int, follows: bool = True) -> bytes:
     """Return the content of a regular file.
 
-    A file without a size, as those of /proc, is empty: reading one may wait, or take what it has
-    from others.
+    A file without a size, as those of /proc, is empty: a read of it may wait, or consume data
+    of others.
 
     Args:
         follows: Whether the file may be named by a symbolic link.
 
     Raises:
-        OSError: It is no regular file, has more bytes, or cannot be read.
+        OSError: It is not a regular file, has more bytes, or cannot be read.
     """
     with open_regular(path, follows=follows) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,6 +1,6 @@
 """Observations of one world: facts only, no judgement.
 
-A snapshot records what its ranks were doing at one instant. It is read from the slot pages and
+A snapshot records the activity of its ranks at one instant. It is read from the slot pages and
 /proc, without disturbing the ranks.
 """
 
@@ -40,7 +40,7 @@ Label = Literal[
     "DISK",  # uninterruptible: the kernel waits for a device
     "EXITED",  # its process has ended
 ]
-"""What a rank's main thread is doing."""
+"""The activity of a rank's main thread."""
 
 _MAX_S = 1e12
 """More seconds than any clock shows."""
@@ -55,7 +55,7 @@ _LOCK_CALLS = frozenset({"futex", "futex_wait", "futex_waitv"})
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a rank's main thread does at one instant, according to the kernel.
+    """The activity of a rank's main thread at one instant, according to the kernel.
 
     Attributes:
         name: The system call that it waits in, ``sleep`` for any that only waits for a timer;
@@ -106,7 +106,7 @@ class RankSnapshot:
     """One rank at one instant.
 
     Attributes:
-        label: What its main thread is doing; None if nothing could be read.
+        label: The activity of its main thread; None if nothing could be read.
         activity: The same in detail; None if nothing could be read.
         entered: For each of its groups, the sequence of the last collective it entered.
         lock_holders: Ranks that hold a file lock it waits for.
@@ -126,8 +126,8 @@ class RankSnapshot:
         is_endless: Whether its main thread waits for data that no living process can send it.
         is_fragile: Whether its main thread waits in native code that goes on if it handles a
             signal.
-        owed: What it waits for that other ranks may provide, to append to its name; empty: nothing
-            is known.
+        owed: The thing it waits for that other ranks may provide, as an appendix to its name;
+            empty: unknown.
         lost: Its children that a signal has ended and for which it has not waited.
     """
 
@@ -174,9 +174,9 @@ class WorldSnapshot:
 
     Attributes:
         at_s: When it was taken, on the monotonic clock.
-        blockers: Why a hang cannot be proven: what may end a wait before the deadline, one
-            sentence each.
-        unobserved: What could not be read, why, and the remedy: one sentence each.
+        blockers: The reasons why a hang is not proven: events that may end a wait before the
+            deadline, one sentence each.
+        unobserved: The unreadable parts, each with reason and remedy: one sentence each.
         notes: Remarks for the reader on how and when it was taken: one sentence each.
     """
 
@@ -190,7 +190,7 @@ class WorldSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """What a service has done in a world.
+    """The record of a service in a world.
 
     Attributes:
         verdict: Fields that it adds to the verdict, with their values.
@@ -223,10 +223,10 @@ class WorldResult:
             rank could go on; false if it was ended only because no rank had gone on for a time.
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
-        records: What its services have done, by their names.
+        records: The records of its services, by their names.
         native: The last collectives of each rank that C++ code has called, from torch's flight
             recorders, where these have answered.
-        known: What is known of its ranks.
+        known: The known facts about its ranks.
     """
 
     spec: WorldSpec

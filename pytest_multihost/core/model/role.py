@@ -43,7 +43,7 @@ class Role:
         restarts: How often a rank starts its program `run` again after that has exited with an
             error. Only the last end counts.
         service: Whether its program `run` serves the other roles and does not end by itself. It
-            gets SIGTERM once all ranks of the others have left the test.
+            gets SIGTERM once all ranks of the others have returned from the test.
     """
 
     ranks: int
@@ -104,7 +104,7 @@ SPARE_PORTS = 7
 
 
 def role_problems(value: object) -> str | None:
-    """Return what is wrong with the marker's key `roles`; None if it is valid."""
+    """Return the first problem of the marker's key `roles`; None if it is valid."""
     if not isinstance(value, Mapping) or not value:
         return f"must map names of roles to numbers of ranks, or to Role(...), not {shown(value)}"
     return next(_problems(value), None)
@@ -141,7 +141,7 @@ def _problems(roles: Mapping[object, object]) -> Iterator[str]:
 
 
 def _order_problems(name: str, role: Role, roles: Mapping[object, object]) -> Iterator[str]:
-    """Yield what is wrong with when a role starts, is ready, and starts again."""
+    """Yield the problems with the times at which a role starts, is ready, and starts again."""
     if role.ready is not None and (problem := _address_problem(role.ready, roles)):
         yield f"ready {problem}"
     if not isinstance(role.after, str | Sequence) or not all(
@@ -161,7 +161,7 @@ def _order_problems(name: str, role: Role, roles: Mapping[object, object]) -> It
 
 
 def _program_options(role: Role) -> Iterator[str]:
-    """Yield what is wrong with how the program of a role is started again and ended."""
+    """Yield the problems with a role's options `restarts` and `service`."""
     if type(role.restarts) is not int or not 0 <= role.restarts <= MAX_RESTARTS:
         yield f"restarts must be a number from 0 to {MAX_RESTARTS}, not {shown(role.restarts)}"
     elif role.restarts and role.run is None:
@@ -210,7 +210,7 @@ def _leads(from_: object, to: object, after: Mapping[object, Sequence[str]]) -> 
 
 
 def _address_problem(ready: object, roles: Mapping[object, object]) -> str:
-    """Return what is wrong with the address of a role; empty if it can be used."""
+    """Return the problem of a role's address; empty if it can be used."""
     form = "must be 'tcp:PORT', as in 'tcp:{port}'"
     if not isinstance(ready, str):
         return f"{form}, not {shown(ready)}"
@@ -232,7 +232,7 @@ def _filled_on_trial(text: str, roles: Iterable[object]) -> str:
 
 
 def tcp_port(address: str) -> int:
-    """Return the port of "tcp:PORT"; 0 if the text is no such address."""
+    """Return the port of "tcp:PORT"; 0 if the text is not such an address."""
     digits = address.removeprefix(_TCP)
     is_number = address.startswith(_TCP) and digits.isascii() and digits.isdecimal()
     port = int(digits[:6]) if is_number else 0
@@ -240,7 +240,7 @@ def tcp_port(address: str) -> int:
 
 
 def _program_problem(run: object, roles: Mapping[object, object]) -> str:
-    """Return what is wrong with the program of a role; empty if it can be run as far as known."""
+    """Return the problem of a role's program; empty if it can be run as far as known."""
     if not isinstance(run, str):
         return f"must be a command line, not {shown(run)}"
     try:

@@ -24,7 +24,7 @@ _FILES, _LINES = 8, 4096
 """Sizes of the caches: stacks name the same lines thousands of times."""
 
 _ENCODINGS = frozenset({"utf-8", "utf-8-sig", "iso-8859-1"})
-"""Encodings that are used as a file names them: any other may take long, or is no encoding."""
+"""Encodings that are used as a file names them: any other may take long, or is not an encoding."""
 
 _OWN = os.path.realpath(os.path.join(__file__, *[".."] * 3))  # noqa: PTH118
 """This package's folder: an editable install leaves it outside of the installed packages."""
@@ -103,7 +103,7 @@ def _lines(files: SourceFiles, file: str) -> Sequence[str]:
 
 
 def _real_path(descriptor: int, file: str) -> str:
-    """Return the path without links of the file that is open: nobody can exchange it meanwhile."""
+    """Return the path without links of the open file, which cannot be exchanged meanwhile."""
     if sys.platform == "linux":
         return os.readlink(f"/proc/self/fd/{descriptor}")
     return os.path.realpath(file)

@@ -19,7 +19,7 @@ class Host:
 
     Attributes:
         index: 0 for the host of the primary.
-        name: What `gethostname` returns on an emulated host; "localhost" for this machine.
+        name: The result of `gethostname` on an emulated host; "localhost" for this machine.
         address: The address at which other hosts reach it.
         interface: The network interface with that address.
         kind: The name of its `HostKind`, if it is emulated; `ONE` for this machine, `MACHINE` for
@@ -39,7 +39,7 @@ class Host:
 MACHINE = "machine"
 
 Subject = Literal["test", "script", "job"]
-"""What ranks run: a pytest test, a script, or a job that another program started."""
+"""The kind of program in ranks: a pytest test, a script, or a job that another program started."""
 
 
 def phase_name(phase: str, subject: Subject) -> str:
@@ -117,7 +117,7 @@ class ServicePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderPart:
-    """What records the waits of a library in ranks, and in the children of ranks with roles.
+    """A recorder of a library's waits in ranks, and in the children of ranks with roles.
 
     Attributes:
         module: The library's module. Nothing else of the part is imported before it.
@@ -168,7 +168,7 @@ class WorldSpec:
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
         hosts: Its hosts in order; empty: all ranks are on this machine.
         services: The parts of its services, by their names.
-        recorders: What plugins record in its ranks.
+        recorders: The recorders of plugins in its ranks.
         horizon_s: The world hangs if nothing can move within this time; None: before its deadline.
         patience_s: It also hangs once a rank has waited for another one this long, whatever that
             one does; None: it never does for that alone.
@@ -217,7 +217,7 @@ class WorldSpec:
 
         Args:
             name: Its name in reports.
-            backend: What connects its ranks, or what has started them, in a word.
+            backend: The library that connects its ranks, or their launcher, in a word.
         """
         return cls(
             nodeid=name,

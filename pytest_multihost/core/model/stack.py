@@ -113,7 +113,7 @@ class TaskState:
     """A task of asyncio that has not ended, or whose exception no code has retrieved.
 
     Attributes:
-        awaits: What it awaits, outermost first: a text for each coroutine.
+        awaits: The coroutines it awaits, outermost first: a text for each coroutine.
         frame: The user's innermost line; None if it only serves or only waits for other tasks.
         is_first: Whether the event loop was started for it.
         error: The exception with which it has ended, in one line; empty if it has not ended.
@@ -188,7 +188,7 @@ class FailedThread:
 
 @dataclass(frozen=True, slots=True)
 class PolledFile:
-    """A file for which a thread polls: a lock that is a file's existence, or one that is to come.
+    """A file for which a thread polls: a lock that is a file's existence, or one to come.
 
     Attributes:
         frame: The line at which the thread sleeps between two looks.
@@ -215,7 +215,7 @@ class Dump:
         threads: In the dumper's order; empty if the rank did not answer.
         lacks_main: Whether the dumper omitted threads: the oldest first, so also the main thread.
         has_moved: Whether the main thread was elsewhere at the first of two requests.
-        tasks: What asyncio's tasks wait for: a line for each, outermost first.
+        tasks: The waits of asyncio's tasks: a line for each, outermost first.
         awaiting: The user's lines at which tasks wait, except for requests or other tasks.
         failed_tasks: Tasks that have ended with an exception that no code has retrieved, as texts.
         failed_threads: Threads that an exception has ended.
@@ -394,5 +394,5 @@ class SourceContext:
 
 
 def context_of(root: str, files: SourceFiles) -> SourceContext:
-    """Return a context for frames that somebody else has named: it reads only these files."""
+    """Return a context for frames that another program has named: it reads only these files."""
     return SourceContext(root, files.line, files.lines)

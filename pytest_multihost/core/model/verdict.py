@@ -19,10 +19,10 @@ JsonVerdict = Mapping[str, Any]
 """A line of verdicts.jsonl; docs/results.md describes its fields."""
 
 Status = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
-"""What pytest reports."""
+"""The outcome in pytest's report."""
 
 Outcome = Literal["crashed", "failed", "error", "hung", "passed", "skipped"]
-"""What happened to the world, causes first."""
+"""The end of the world, causes first."""
 
 RankOutcome = Literal[
     "hung",
@@ -34,7 +34,7 @@ RankOutcome = Literal[
     "skipped",
     "passed",
 ]
-"""What happened to one rank."""
+"""The end of one rank."""
 
 Phase = Literal["startup", "setup", "call", "teardown", "shutdown"]
 """How far a rank got."""
@@ -99,7 +99,7 @@ Kind = Literal[
 Confidence = Literal["certain", "likely", "unknown"]
 
 DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline"]
-"""What showed that a world that was watched hangs; an `Origin` may have a word of its own."""
+"""The evidence that a watched world hangs; an `Origin` may have a word of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class DivergenceSide:
 
     Attributes:
         through: The outermost line that differs, if the user's innermost one does not.
-        text: What they did, from which line, and how often.
+        text: Their operation, its line, and how often.
     """
 
     ranks: tuple[int, ...]
@@ -224,7 +224,7 @@ class Divergence:
 
 
 class Span(NamedTuple):
-    """A part of a sentence, and what it names: the culprits, an operation's group, or neither."""
+    """A part of a sentence, and its meaning: the culprits, an operation's group, or neither."""
 
     text: str
     names: Literal["culprit", "group", ""] = ""
