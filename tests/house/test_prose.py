@@ -1,11 +1,13 @@
-"""README, the guide and the messages of the package avoid the habits in docs/words.toml."""
+"""Pages, messages, docstrings and comments avoid the habits in docs/words.toml."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,10 @@ GUIDE = [page for page in PAGES if page.name not in {"ARCHITECTURE.md", "changel
 PACKAGE = ROOT / "pytest_multihost"
 FREE_IN_MESSAGES = "just", "very", "futex"
 """Words that a message may have: "has just ended", and the names of system calls in tables."""
+FINISHED = ["core/model", "core/rank"]
+"""The rooms whose docstrings and comments are read."""
+SYSTEM_CALLS = ("futex",)
+"""The words that docstrings and comments may have, too: they explain code."""
 NO_PROSE = re.compile(r"(?ms)^ *```.*?^ *```|<!--.*?-->|`[^`]*`|\]\([^)]*\)|^#.*?$|^ {4}.*?$")
 RULE = re.compile(r"(?m)^\|[-| ]*$|^\| *|(?<!\\)\|")
 
@@ -93,6 +99,71 @@ def test_a_message_is_found() -> None:
     """In a call, in a formatted text; a docstring is for developers."""
     source = 'def f(x):\n    """The GIL is told."""\n    raise E(f"{x} is told so", "it is told")\n'
     assert messages(source) == ["X is told so", "it is told"]
+
+
+def developer_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield each docstring and comment of a program with its line; paragraphs are one line each.
+
+    A docstring may also stand below an assignment. Entries of Google style are sentences, too.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = re.sub(r"(?m)^ +", "", str(node.value.value)).replace("``", "`")
+            yield node.lineno, re.sub(r"(?<!\n)\n(?=[^\n*-])", " ", text)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+
+
+def developer_habits(text: str) -> list[str]:
+    """Return the advice for a docstring or a comment."""
+    found = habits_in(prose(text), [*HABITS, *WORDS["docstring"]])
+    return [each for each in found if not any(repr(call) in each for call in SYSTEM_CALLS)]
+
+
+@pytest.mark.parametrize("room", FINISHED)
+def test_docstrings_and_comments_avoid_the_habits(room: str) -> None:
+    """The next developer reads them first."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {habit}"
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        for line, text in developer_texts(path.read_text(encoding="utf-8"))
+        for habit in developer_habits(text)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Return what the call returns.",
+        "The ranks, and those that wait.",
+        "The one which waits.",
+        "Says who waits.",
+        "Who waits.",
+        "Nobody is somebody.",
+        "The file is no folder.",
+    ],
+)
+def test_a_habit_of_docstrings_is_found(text: str) -> None:
+    """In each place where a docstring can stand, and in a comment."""
+    source = f'''"""{text}"""\nclass A:\n    """{text}\n\n    Args:\n        x: {text}\n    """
+    x: int
+    """{text}"""
+    def f(self):
+        """{text}"""
+        pass  # {text}
+'''
+    texts = [each for _, each in developer_texts(source)]
+    assert [bool(developer_habits(each)) for each in texts] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    "text", ["A thread waits in futex.", "`what it is`", "The ranks who wait."]
+)
+def test_names_of_system_calls_and_code_are_free_in_docstrings(text: str) -> None:
+    """A noun before "who" is enough."""
+    assert developer_habits(text) == []
 
 
 @pytest.mark.parametrize(
