@@ -71,7 +71,7 @@ def build_diagnosis(
     by_event: DetectedBy = "raise"
     if cause.kind == "died" or (cause.sides and finding.outcome == "crashed"):
         by_event = "exit"
-    # The phase is the first culprit's, unless it had left the test.
+    # The phase is the first culprit's, unless it had returned from the test.
     has_left = kind_of(cause.kind).culprit == "gone"
     first_rank, *_ = (*(() if has_left else cause.culprits), *cause.waiting, *cause.culprits, 0)
     waits_for = tuple(

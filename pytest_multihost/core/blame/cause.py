@@ -11,7 +11,7 @@ from pytest_multihost.core.model.operation import Operation, group_by_value
 from pytest_multihost.core.model.verdict import Confidence, Kind
 
 Side = tuple[Operation, tuple[int, ...]]
-"""What some ranks entered at one place of a group, and which ranks."""
+"""The operation that some ranks entered at one place of a group, and these ranks."""
 
 SMALLER = "a smaller one"
 """The name of an operation of which only this is known: less data was expected in it."""
@@ -29,8 +29,9 @@ class Cause:
         at_s: When the cause began, on the monotonic clock; None if unknown.
         error: The exception by which the culprit left the operation, if known.
         cut: The partition that keeps the operation from ending, if any.
-        passed: What ranks passed to the operation, and which ranks, if that does not match.
-        sides: What ranks entered at one place, culprits first, if a failure shows that it differs.
+        passed: The payloads of the operation that do not match, each with its ranks.
+        sides: The operations entered at one place, culprits first, if a failure shows that they
+            differ.
         unmatched: A transfer of the culprit without a counterpart, and then the transfer of another
             rank that lacks it, each with its rank.
         begun: Members that have begun the operation in which others wait, and do not wait in it.

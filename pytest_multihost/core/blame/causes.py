@@ -117,7 +117,7 @@ def _with_needed(
 ) -> tuple[Wait, ...]:
     """Add the doubtful waits of ranks for which others wait.
 
-    Such a rank is not the cause by itself, if what it waits for may be owed.
+    Such a rank is not the cause by itself, if the thing it waits for may be owed.
     """
     while asking:
         graph, needed = graph_of(waits, states), {rank for each in waits for rank in each.missing}
@@ -140,8 +140,8 @@ def _with_needed(
 def _asking(states: States) -> tuple[Wait, ...]:
     """Return the waits of ranks for answers of idle ranks, and of these for requests.
 
-    A server that waits for requests of its own client closes a circle, and waits for nobody, unless
-    it cannot go on without that request.
+    A server that waits for requests of its own client closes a circle, and waits for no rank,
+    unless it cannot go on without that request.
     """
     asks = {rank: each.seen.asks for rank, each in states.items() if each.condition == "alive"}
     found = [
@@ -205,7 +205,7 @@ def _only_waits_show(kind: Kind) -> bool:
 
 
 def _sort_of(sink: frozenset[int], graph: WaitGraph, states: States) -> Hashable:
-    """Return what is equal for ranks that are in one collective which all members have entered."""
+    """Return a value that is equal for ranks in one collective which all members have entered."""
     state = states[min(sink)]
     operation = _first_operation(graph.waits_of(state.rank))
     if len(sink) > 1 or state.condition != "alive" or state.is_killed or operation is None:
@@ -356,7 +356,7 @@ def _transport(
 def _begun_and_left(
     operation: Operation | None, fellows: Collection[int], states: States
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return who has begun a collective, and who is known to have left it, beside those in it."""
+    """Return the ranks beside `fellows` that have begun a collective, and the ranks that left it."""
     if operation is None or operation.kind != "collective" or not operation.sequence:
         return (), ()
     entered = [

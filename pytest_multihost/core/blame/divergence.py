@@ -58,8 +58,9 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
     if parting.evidence == "details":
         return cause.cut is None and (cause.kind == "transport" or _is_by_payload(cause, parting))
     # The contract of verdict.json gives counts and lines only if the absent ranks have finished or
-    # wait elsewhere. A straggler, or a rank that raised, was on its way to what the others wait in:
-    # that is the diagnosis, and no parting. Operations that differ are told of every kind (above).
+    # wait elsewhere. A straggler, or a rank that raised, was on its way to the others' operation:
+    # that is the diagnosis, not a parting. Operations that differ are reported for every kind
+    # (above).
     if cause.kind not in ("finished", "deadlock"):
         return False
     absent = [rank for side in parting.sides if side.operation is None for rank in side.ranks]
@@ -98,7 +99,7 @@ def followed(cause: Cause, parting: Parting | None, *, is_of_size: bool = False)
 
     Args:
         is_of_size: Whether the culprit was ended because data did not fit. The data is of an
-            operation that does not match, perhaps long after the first one that does not.
+            operation that does not match, perhaps long after the first such operation.
     """
     if parting is None or parting.evidence != "operations" or cause.cut is not None:
         return cause
@@ -139,7 +140,7 @@ def described(
 
 
 def _with_those_alike(parting: Parting, others: Sequence[Parting]) -> tuple[Parting, int]:
-    """Return a parting with the ranks of those that are alike, and how many these are."""
+    """Return a parting with the ranks of its likes, and the number of these."""
     look = _look_of(parting)
     alike = [each for each in others if each.group != parting.group and _look_of(each) == look]
     sides = tuple(
@@ -227,7 +228,7 @@ def _described(
 
 
 def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpec, at: str) -> str:
-    """Return the words for what the ranks of a side did; `at` names the line."""
+    """Return the words for the action of a side's ranks; `at` names the line."""
     others = [each.operation for each in parting.sides if each.operation is not None]
     if side.operation is not None:
         alike = [each for each in others if each.name == side.operation.name]

@@ -1,4 +1,4 @@
-"""The evidence of a diagnosis: what each named rank was seen to do, and the source of that fact."""
+"""The evidence of a diagnosis: the observed state of each named rank, and its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_multihost.core.outcome import Finding, describe_exit
 DIGITS = 4  # of seconds in a verdict
 
 _WAITS = frozenset({"IO", "DISK", "CHILD"})
-"""Labels of a main thread that are no participles."""
+"""Labels of a main thread that are not participles."""
 
 
 def evidence(
@@ -77,7 +77,7 @@ def _lock_inside(wait: Wait, result: WorldResult) -> Iterator[Evidence]:
 
 
 def _of_processes(state: RankState) -> Iterator[Evidence]:
-    """Yield what the kernel shows of a rank's processes."""
+    """Yield the evidence that the kernel shows of a rank's processes."""
     seen = state.seen
     for each in seen.lost:
         yield Evidence(state.rank, f"its child {each.title} {each.ended}", "proc")
@@ -95,7 +95,7 @@ def _entered(rank: int, operation: Operation, result: WorldResult) -> Evidence:
 
 
 def _main_thread(seen: RankSnapshot) -> str:
-    """Return what the main thread of a rank does: "is sleeping for another 600.0 s"."""
+    """Return the words for the state of a rank's main thread: "is sleeping for another 600.0 s"."""
     if seen.label == "STOPPED" and seen.activity is not None:
         return f"main thread is {seen.activity.name}"
     if seen.label in _WAITS and seen.activity is not None:

@@ -1,4 +1,4 @@
-"""The headline of a diagnosis: the culprits, and what the other ranks wait for them in."""
+"""The headline of a diagnosis: the culprits, and the operation in which others wait for them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class _Rule:
     Attributes:
         pattern: Regular expression for the whole plain name of a frame.
         name: The operation; empty for a collective that the pattern's group names.
-        detail: What the thread waits for there.
+        detail: The awaited event.
     """
 
     pattern: str

@@ -81,7 +81,7 @@ def judge_world(
 
     Args:
         symptoms: How the backend's failures look when they follow from another rank's.
-        finding: What happened; judged from `result` if None.
+        finding: The end of the world; judged from `result` if None.
     """
     finding = finding if finding is not None else judge_masked(result, symptoms)
     diagnosis = diagnose(result, finding, context)

@@ -1,7 +1,7 @@
 """Ranks that ask for groups of other members than the other ranks do.
 
 All ranks ask for each group, in one order, and torch numbers the groups by that order. If one rank
-names other members, those that have made their group go on. The others wait for ranks that have
+names other members, the ranks that have made their group go on. The others wait for ranks that have
 asked for another group, and never come to this one.
 """
 

@@ -13,7 +13,8 @@ def as_other_program(cause: Cause) -> Cause:
     """Return a mismatch if a minority of the ranks runs another jitted program than the others.
 
     If all members are in one, nothing moves, and a minority is at another line or in a function of
-    another name, they are likely in two programs. Those that only native frames show have no names.
+    another name, they are likely in two programs. Programs known from native frames alone have no
+    names.
     """
     if cause.kind != "transport" or cause.culprits or cause.cut is not None:
         return cause

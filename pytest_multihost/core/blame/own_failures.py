@@ -78,7 +78,7 @@ def later_failures(finding: RankFinding, symptoms: Symptoms) -> Iterator[tuple[s
 
 
 def _is_harmless(error: RaisedError, symptoms: Symptoms) -> bool:
-    """Return whether an exception, or one that it was raised from, reports that a peer is gone."""
+    """Return whether an exception, or its cause, reports that a peer is gone."""
     text = f"{error.type}: {error.message}"
     is_symptom = symptoms.is_symptom(error, text) or symptoms.is_raised_from_symptom(error)
     return is_symptom or is_closed_connection(error) or is_unanswered(error)

@@ -9,7 +9,7 @@ Different lines count only under three conditions:
 
 * Harder evidence parts the same ranks later.
 * Both sides use one of these lines.
-* The sides never match again, or one of them then repeats what the other did.
+* The sides never match again, or one of them then repeats the other's calls.
 
 For a rank that finished, differing lines are reported only if the two sides never matched again and
 neither repeated an earlier line (so no loop could have brought them together).
@@ -37,7 +37,7 @@ _MAX_AHEAD = 64
 """The most operations by which one side may be ahead of the other."""
 
 Parts = frozenset[frozenset[int]]
-"""The ranks at one place, grouped by what they did there."""
+"""The ranks at one place, grouped by their action there."""
 
 
 def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tuple[Parting, ...]:

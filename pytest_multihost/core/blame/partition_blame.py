@@ -1,6 +1,6 @@
 """Hangs that cuts between hosts explain: which hosts were cut off from which.
 
-What a fault does between hosts comes from the events of the world's history (`Effect`) alone.
+The effect of a fault between hosts comes from the events of the world's history (`Effect`) alone.
 
 Nothing arrives through a cut, so no rank is to blame for a wait for data from the other side. A
 rank that has not entered the operation of the others is still late.

@@ -53,9 +53,9 @@ def as_mismatch_of_payloads(cause: Cause, operation: Operation, states: States) 
 
 
 def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tuple[int, Payload]]:
-    """Yield what each rank passes to an operation, as far as it is known."""
+    """Yield each rank's payload of an operation, as far as it is known."""
     if operation.kind == "transfer":
-        # A transfer that has failed is no wait.
+        # A transfer that has failed is not a wait.
         waits = {wait.rank for wait in cause.waits if wait.operation is operation}
         ranks = waits or {rank for rank in cause.culprits if operation in states[rank].known}
         sides = [(rank, operation) for rank in ranks]
@@ -74,7 +74,7 @@ def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tu
             for each in state.known
             if each.is_same_as(operation)
         ]
-    # A receive of more than is sent is no mistake, so sizes count only if the runtime complains.
+    # A receive of more than is sent is not a mistake, so sizes count only if the runtime complains.
     sizes = transferred if operation.kind == "transfer" and operation.failed else payload_of
     passed = ((rank, sizes(each)) for rank, each in sides)
     yield from ((rank, payload) for rank, payload in passed if payload)

@@ -38,14 +38,14 @@ def culprit_place(
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])
         frame = left.frame if left is not None else None
-    # A rank that has left the test made its mistake before.
+    # A rank that has returned from the test made its mistake before.
     if frame is None and cause.kind == "mismatch" and cause.operation in states[rank].known:
         frame = cause.operation.frame if cause.operation is not None else None
     return _place(rank, frame, context) if frame is not None else None
 
 
 def _frame_of_side(cause: Cause, rank: int) -> Frame | None:
-    """Return the user's line from which a rank entered what the others did not."""
+    """Return the user's line from which a rank entered an operation of its side."""
     return next((each.frame for each, ranks in cause.sides if rank in ranks), None)
 
 
@@ -78,7 +78,7 @@ def _frame_of_child(cause: Cause, rank: int, result: WorldResult) -> Frame | Non
 
 
 def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Finding) -> Frame | None:
-    """Return a rank's innermost frame in the user's own code, None if it has left the test."""
+    """Return a rank's innermost frame in the user's own code, None if it returned from the test."""
     error = finding.ranks[rank].error
     if state.condition == "raised" and error is not None and error.file and error.line:
         return Frame(error.file, error.line, error.function or "")
@@ -93,7 +93,7 @@ def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Findi
     if dump is not None and len(dump.awaiting) == 1:
         return dump.awaiting[0]  # on the stack there is only the event loop
     inside = state.pending
-    if state.condition == "died":  # it is in what it had begun
+    if state.condition == "died":  # it is in its last operation
         inside = tuple(each for each in reversed(state.known) if each.is_open)
     pending = (each.frame for each in inside if each.frame is not None)
     return innermost_user_frame(frames) or next(pending, None)

@@ -1,4 +1,4 @@
-"""Faults that freeze ranks for good: such a rank never arrives, and nobody else has stopped it."""
+"""Faults that freeze ranks for good: a frozen rank never arrives, and only the fault stopped it."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.outcome import Finding
 
 _RECENT = 8
-"""How many programs of a rank are looked at, the last ones."""
+"""The number of a rank's programs to compare, the last ones."""
 
 
 def as_unordered(cause: Cause, states: States) -> Cause:
-    """Return a mismatch that names nobody if a rank of each side runs programs in two threads."""
+    """Return a mismatch without culprits if a rank of each side runs programs in two threads."""
     if cause.kind != "mismatch":
         return cause
     for side in (cause.culprits, cause.waiting):

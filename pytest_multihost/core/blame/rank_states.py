@@ -1,4 +1,4 @@
-"""The state of each rank at the instant that is judged: its condition and what it waits in.
+"""The state of each rank at the instant that is judged: its condition and its wait.
 
 That instant is the end of the world, or the first trouble if that was only a symptom. A rank whose
 runtime aborted an operation counts as still waiting in it; a rank that entered it only later counts
@@ -28,8 +28,8 @@ from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms
 
 Condition = Literal[
     "alive",  # in its test, or on its way to it or out of it
-    "finished",  # it has left the test by itself
-    "raised",  # it has left the test by an exception of its own
+    "finished",  # it has returned from the test
+    "raised",  # an exception of its own has ended its test
     "died",  # its process ended; in a hung world, also by its own `kill` fault
     "stopped",  # its process is stopped, as by SIGSTOP
     "gil_held",  # its native code holds the GIL
@@ -59,7 +59,7 @@ _LONE_STORE = "waits at a store that no other rank has used"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """The condition of one rank, and what it waits in.
+    """The condition of one rank, and its wait.
 
     Attributes:
         condition: Whether it is alive, and if not, why.
@@ -106,7 +106,7 @@ class RankState:
 
     @property
     def owed(self) -> str:
-        """What it waits for that another rank may provide, if it is itself the one to blame."""
+        """The thing it waits for that another rank may provide, if this rank is the one to blame."""
         is_at_store = any(each.scope.kind == STORE_KIND for each in self.pending)
         return self.seen.owed or (_LONE_STORE if is_at_store else "")
 
@@ -189,7 +189,7 @@ def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
 
 
 def _died_s(finding: RankFinding) -> float | None:
-    """Return when a rank failed; for one that was killed as planned, when its process ended."""
+    """Return when a rank failed; for a rank killed as planned, when its process ended."""
     if finding.facts.is_killed_as_planned:
         return finding.facts.exited_s
     return finding.at_s
@@ -224,7 +224,7 @@ def _is_restless(seen: RankSnapshot | None) -> bool:
 def _pending(
     finding: RankFinding, seen: RankSnapshot, last: Operations, symptoms: Symptoms
 ) -> tuple[Operation, ...]:
-    """Return the operations that a rank waits in, or those that its runtime aborted."""
+    """Return the operations that a rank waits in, or the operations that its runtime aborted."""
     if finding.has_given_up:
         raised_s = finding.at_s or 0.0
         failed = [
@@ -285,7 +285,7 @@ def with_histories(
     """Return the states with the ended operations of the histories added.
 
     A rank may have passed an operation that others wait in: the root of a broadcast waits for
-    nobody. If the flight recorder counts the group, the rank's own records do not show this.
+    no rank. If the flight recorder counts the group, the rank's own records do not show this.
     """
     found = []
     for state in states:

@@ -1,7 +1,8 @@
-"""What makes a cause more precise, in order.
+"""The refinements that make a cause more precise, in order.
 
-`causes` sees only who waits for whom. A refinement knows one more fact of the world, and returns
-the cause that follows from it, or the cause as it was. To add one, write its file and a line here.
+`causes` sees only the waits of ranks for each other. A refinement knows one more fact of the world,
+and returns the cause that follows from it, or the cause as it was. To add one, write its file and a
+line here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pytest_multihost.core.outcome import Finding
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was observed of a world.
+    """The observations of a world.
 
     Attributes:
         states: The state of each rank that was seen.

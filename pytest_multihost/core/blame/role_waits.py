@@ -2,10 +2,10 @@
 
 Programs of several roles ask each other over sockets. A rank that has opened a connection and reads
 from it waits for an answer of the other end. A rank that has accepted a connection, or listens,
-only waits for the next request: it is idle, and waits for nobody. So a server and its client, which
-wait at both ends of one connection, are no deadlock. But a rank may wait for the request of one
-rank alone, and that one for something else. Then it needs that request, whoever has opened the
-connection, and ranks that wait for each other in a circle are a deadlock.
+only waits for the next request: it is idle, and waits for no rank. So a server and its client,
+which wait at both ends of one connection, are not a deadlock. But a rank may wait for the request
+of one rank alone, and that rank for something else. Then it needs that request, whichever opened
+the connection, and ranks that wait for each other in a circle are a deadlock.
 
 An event loop, and a socket of zmq to which several may send, waits for any of several ranks. If all
 of these wait likewise, and for no rank but each other, none of them can go on. Where their
@@ -13,7 +13,7 @@ connections close a circle, they are a deadlock. In a star, the server may have 
 
 A rank may wait for a child of its own. Then the waits of the child's main thread count as the
 rank's. If the main thread is idle, or waits for another thread, those of the other threads count as
-well; what they wait for is likely, not certain, to be what the main thread lacks.
+well; the main thread likely lacks the thing they wait for.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RoleWait:
-    """What a rank waits for beside the operations that it has recorded.
+    """The wait of a rank beside the operations that it has recorded.
 
     Attributes:
         asked: The ranks for whose answer it waits; empty if it waits for no rank.
-        is_sure: Whether its main thread waits for one answer and for nothing else.
+        is_sure: Whether its main thread waits for one answer alone.
         is_idle: Whether its main thread waits for the next request.
         is_for_child: Whether its main thread waits for a child, in whose place it asks.
         child: That child, or the last one if the child waits for another; 0: none, or it waits
@@ -66,11 +66,11 @@ class RoleWait:
         serves: Whether another thread of it waits for requests.
         sent_nothing: Whether nothing was ever sent on the one connection at which it waits, so that
             no answer can have been lost.
-        is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
-            none is owed: a worker may have connected to get work.
-        medium: What it waits at: "tcp" or "unix".
+        is_doubtful: Whether the ranks that it asks have nothing to do. Either an answer was lost,
+            or none is owed: a worker may have connected to get work.
+        medium: The kind of socket at which it waits: "tcp" or "unix".
         call: The system call in which a thread waits.
-        target: What that refers to, for the reader.
+        target: The object of that call, for the reader.
     """
 
     asked: frozenset[int] = frozenset()
@@ -116,7 +116,7 @@ class RoleWait:
 
 @dataclass(slots=True)
 class _Seen:
-    """What one thread was seen to wait for.
+    """The observed wait of one thread.
 
     Attributes:
         asked: The ranks whose answer it waits for.
@@ -152,7 +152,7 @@ class _Seen:
 
 
 def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mapping[int, RoleWait]:
-    """Return what the ranks of a world with roles wait for.
+    """Return the waits of ranks in a world with roles.
 
     Args:
         snapshot: A deep snapshot of the world.
@@ -172,7 +172,7 @@ def waits_in_circles(
     Args:
         snapshot: A deep snapshot of the world.
         at_messages: The links at which a rank's main thread waits in a message socket.
-        sure: Ranks for which it is known what they wait for.
+        sure: Ranks whose wait is known.
     """
     parents = {each.rank for each in snapshot.processes if not (each.is_rank or each.is_dead)}
     asked = {
@@ -223,7 +223,7 @@ def _without_those_at_rest(wait: RoleWait, at_rest: Collection[int]) -> RoleWait
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The processes of a world, and who holds the ends of connections and pipes.
+    """The processes of a world, and the holders of the ends of connections and pipes.
 
     Attributes:
         holders: Processes by the end of a connection that they hold.
@@ -248,7 +248,7 @@ class _Ends:
         return cls(snapshot, {each.pid: each for each in snapshot.processes}, holders, pipes)
 
     def wait_of(self, rank: Process) -> RoleWait:
-        """Return what a rank waits for."""
+        """Return the wait of a rank."""
         process, seen = rank, self._main(rank)
         for _ in range(_MAX_DEPTH):
             if seen is None or seen.asked or not seen.children:
@@ -319,12 +319,12 @@ class _Ends:
         return found
 
     def _main(self, process: Process) -> _Seen | None:
-        """Return what a process's main thread waits for; None if it works."""
+        """Return the wait of a process's main thread; None if it works."""
         main = process.main
         return self._seen(process, main) if main is not None and main.state == "S" else None
 
     def _others(self, process: Process) -> Iterator[_Seen | None]:
-        """Yield what the other threads of a process wait for; None for one that works."""
+        """Yield the waits of a process's other threads; None for a thread that works."""
         for each in process.threads[1:]:
             is_own = not (each.is_exempt or is_runtime_thread(each) or _is_of_zmq(each))
             if is_own and each.state not in DEAD:
@@ -345,7 +345,7 @@ class _Ends:
                 yield each.pid
 
     def _add(self, found: _Seen, process: Process, awaited: Descriptor) -> None:
-        """Add what a thread waits for at one descriptor."""
+        """Add the wait of a thread at one descriptor."""
         found.may_be_woken |= not self._is_of_world(process, awaited)
         if awaited.kind == "listen":
             found.is_idle = True
@@ -414,7 +414,7 @@ class _Ends:
 
 
 def _is_of_zmq(thread: Thread) -> bool:
-    """Return whether a thread is zmq's own: it keeps all connections, whoever owes a message."""
+    """Return whether a thread is zmq's own: it keeps all connections, also idle ones."""
     return thread.name.startswith("ZMQbg")
 
 

@@ -1,6 +1,6 @@
 """Functions that ranks run for others in threads of their own, called by torch.distributed.rpc.
 
-A diagnosis may be about such a thread. Then what the main thread does, such as a wait in
+A diagnosis may be about such a thread. Then the state of the main thread, such as a wait in
 rpc.shutdown, says nothing about the hang.
 """
 

@@ -25,8 +25,8 @@ class BlockingRanks:
     Shown while the world runs. This is not a verdict: they may continue at any time.
 
     Attributes:
-        activity: What the main thread of the first one does, if known.
-        pid: The process of the first one.
+        activity: The state of the first rank's main thread, if known.
+        pid: The process of the first rank.
     """
 
     ranks: tuple[int, ...]
@@ -88,7 +88,7 @@ def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:
 def has_timeout_before(ranks: Collection[int], snapshot: Snapshot, *, deadline_s: float) -> bool:
     """Return whether a timeout ends the wait of one of `ranks` before the deadline.
 
-    The test may expect that timeout, so a mismatch that will time out is no hang yet.
+    The test may expect that timeout, so a mismatch that will time out is not a hang yet.
 
     Args:
         ranks: The ranks whose operations do not match.

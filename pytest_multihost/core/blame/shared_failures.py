@@ -1,9 +1,9 @@
 """Failures of several ranks that have one cause.
 
 Functions of jax compare a value of all ranks, and raise on each rank that sees a difference: mostly
-on those whose own value is as most ranks'. gloo ends the rank to which more is sent than fits, so
-that with the smaller tensor. In both cases what the ranks have entered at that place of the group
-shows which of them differs. And several ranks that raise the same at one line are one cause.
+on ranks whose own value is as most ranks'. gloo ends the rank to which more is sent than fits, so
+that with the smaller tensor. In both cases the ranks' operations at that place of the group
+show which of them differs. And several ranks that raise the same at one line are one cause.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def _of_comparison(causes: Sequence[Cause], states: States, finding: Finding) ->
     is_value = len(sorts) == 1
     if is_value:
         if not all(each.failed for each in there.values()):
-            return None  # what those passed that have not raised is unknown
+            return None  # the payloads of other ranks are unknown
         # The text of the exception has the rank's own value at its end.
         sorts = {}
         for other, each in there.items():
             failure = finding.ranks[other].facts.failure
             error = failure.error if failure is not None else None
-            # What was recorded of the exception is only its first line.
+            # The record of the exception has only its first line.
             sorts.setdefault(error.message if error else each.error, []).append(other)
         if not odd_ones(sorts):
             return None
@@ -127,9 +127,9 @@ def _of_size(
 def _with_smaller(
     dead: int, there: Mapping[int, Operation], states: States, died_s: float | None
 ) -> Mapping[int, Operation]:
-    """Return what all others have entered, and that the rank which gloo ended expected less.
+    """Return the operations of all others, and a smaller one for the rank which gloo ended.
 
-    C++ code called its operation, and its flight recorder is lost. What came was too large for it,
+    C++ code called its operation, and its flight recorder is lost. The data was too large for it,
     and came from one of the others, which are all in one operation. The loss of the rank may have
     ended that operation for them.
     """
@@ -157,10 +157,10 @@ def _ended_s(operation: Operation) -> float:
 def _last_counted(
     dead: int, inside: Sequence[Operation], states: States, result: WorldResult
 ) -> dict[int, Operation]:
-    """Return what members have entered last, as torch's flight recorders count.
+    """Return the last operations of members, as torch's flight recorders count.
 
-    C++ code may have called it, on some of the ranks. Nobody gets further without the rank that has
-    died. Its own flight recorder is lost: what it was in is known only if Python code called that.
+    C++ code may have called it, on some of the ranks. No rank gets further without the rank that
+    has died. Its own flight recorder is lost: its operation is known only if Python code called it.
     """
     groups = {each.group_key[:2] for each in inside}
     counted = [
@@ -180,7 +180,7 @@ def _last_counted(
 
 
 def _entered_at(operation: Operation, states: States) -> dict[int, Operation]:
-    """Return what each rank has entered at the place of an operation, as far as it is known."""
+    """Return each rank's operation at the place of another one, as far as it is known."""
 
     def known() -> Iterator[tuple[int, Operation]]:
         for rank in sorted(states):
@@ -193,7 +193,7 @@ def _entered_at(operation: Operation, states: States) -> dict[int, Operation]:
 
 
 def _sorts(there: Mapping[int, Operation]) -> dict[Hashable, list[int]]:
-    """Return the ranks by what they entered."""
+    """Return the ranks by the operation they entered."""
     sorts: dict[Hashable, list[int]] = {}
     for rank, each in there.items():
         sorts.setdefault((each.name, each.detail), []).append(rank)

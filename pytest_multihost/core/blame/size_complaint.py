@@ -68,8 +68,8 @@ def _as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
 def size_notes(
     causes: Sequence[Cause], states: States, finding: Finding, names: Names
 ) -> Iterator[str]:
-    """Yield why gloo ended the first cause's culprit, and what the members had entered."""
-    if causes[0].kind == "mismatch":  # the headline has what they entered
+    """Yield the reason why gloo ended the first cause's culprit, and the members' operations."""
+    if causes[0].kind == "mismatch":  # the headline has their operations
         for rank, each in enumerate(finding.ranks):
             if complains_of_size(each):
                 yield (
@@ -83,7 +83,8 @@ def size_notes(
             for each in states[rank].known
             if each.kind == "collective" and each.scope == RUNTIME_SCOPE and each.is_open
         ]
-        # gloo names no operation. Of several, take the one that the members entered differently.
+        # gloo names no operation. Of several, take the operation that the members entered
+        # differently.
         told = [each for each in inside if each[1]] or (inside if len(inside) == 1 else [])
         operation, entered = told[0] if told else (None, ())
         where = f" in {operation.title}" if operation is not None else ""
@@ -94,14 +95,14 @@ def size_notes(
 
 
 def complaining(cause: Cause, finding: Finding) -> tuple[int, ...]:
-    """Return the culprits that died with gloo's complaint about a size as their last words."""
+    """Return the culprits that died with gloo's complaint about a size at the end of their logs."""
     if cause.kind != "died":
         return ()
     return tuple(rank for rank in cause.culprits if complains_of_size(finding.ranks[rank]))
 
 
 def complains_of_size(finding: RankFinding) -> bool:
-    """Return whether a rank's last words are gloo's complaint about the size of a tensor."""
+    """Return whether a rank's log ends with gloo's complaint about the size of a tensor."""
     return _COMPLAINT in finding.last_words
 
 

@@ -2,7 +2,7 @@
 
 A main thread that reads from a socket, or writes to a full one, waits for the rank that holds the
 peer socket, or that has not accepted the connection yet: this counts as a transfer. If a thread
-other than that rank's main one may serve the peer socket, it is unknown what the answer depends on,
+other than that rank's main one may serve the peer socket, the dependency of the answer is unknown,
 and no rank is named. A main thread that waits for a connection waits for any of the other ranks.
 """
 

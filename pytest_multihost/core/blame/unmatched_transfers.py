@@ -1,9 +1,9 @@
 """Transfers with the wrong rank.
 
 If a rank sends to a wrong rank, two ranks wait: itself, for a rank that does not receive from it,
-and the one that should get the message. If it receives from a wrong rank, its partner waits to
-send, and it waits for a rank that does not send to it. The wrong partner may have left the test
-long ago, and has done all that it had to.
+and the rank that should get the message. If it receives from a wrong rank, its partner waits to
+send, and it waits for a rank that does not send to it. The wrong partner may have returned from the
+test long ago, with all its work done.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Transfer = tuple[int, Operation]
 def as_wrong_partner(cause: Cause, states: States) -> Cause:
     """Return a mismatch if a send and a receive without a counterpart have one rank in common.
 
-    A transfer with a rank that has left the test does not show which of the two is wrong, so the
-    cause is only likely then.
+    A transfer with a rank that has returned from the test does not show which of the two is wrong,
+    so the cause is only likely then.
     """
     operation = cause.operation
     if cause.kind != "finished" or operation is None or operation.kind != "transfer":
@@ -52,7 +52,7 @@ def as_wrong_partner(cause: Cause, states: States) -> Cause:
 
 
 def _pair(send: Transfer, receive: Transfer) -> tuple[Transfer, Transfer] | None:
-    """Return a transfer with a wrong partner and the one that lacks it, if these are such two."""
+    """Return a transfer with a wrong partner and the transfer that lacks it, if these are two."""
     (sender, sent), (receiver, received) = send, receive
     if (sent.group_key, sent.tag) != (received.group_key, received.tag):
         return None

@@ -62,12 +62,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """The states of all ranks, with what all waits in one collective have in common.
+    """The states of all ranks, with the facts shared by all waits in one collective.
 
     Attributes:
         absent: By collective, the members that have not entered it, or no longer take part, and
             whether that is certain.
-        clashing: By collective and what it can match, the ranks that cannot match it.
+        clashing: By collective and kind of match, the ranks that cannot match it.
         there: By place, the ranks' collectives; empty until it is needed.
         providers: For each thing that ranks wait for, the ranks that can provide it.
         sees_clashes: Whether ranks in operations that cannot match wait for each other. If not,
@@ -91,7 +91,7 @@ class _World:
         return self.there.get(place, ())
 
     def differ_at(self, place: GroupPlace) -> bool:
-        """Return whether what the ranks pass to a collective does not match."""
+        """Return whether the ranks' payloads of a collective do not match."""
         payloads = {each.payload for _, each in self.collectives_at(place)} - {()}
         return len({*comparable(payloads)}) > 1
 
@@ -282,7 +282,7 @@ def _absent(rank: int, operation: Operation, states: States) -> tuple[frozenset[
     """Return the members that are missing from a collective, and whether that is known.
 
     A rank that may have entered it without a record explains the wait only if no other rank does,
-    and a rank that waits itself explains it better than one that does not.
+    and a rank that waits itself explains it better than one without a wait.
     """
     absent = frozenset(
         each
@@ -303,8 +303,8 @@ def _absent(rank: int, operation: Operation, states: States) -> tuple[frozenset[
 def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool:
     """Return whether another member has entered this collective; it may have left it again.
 
-    If the sequence is unknown, any collective that the other rank waits in counts, except one that
-    this rank is known not to have entered.
+    If the sequence is unknown, any collective that the other rank waits in counts, except a
+    collective that this rank is known not to have entered.
     """
     if operation.sequence:
         return other.entered.get(operation.group_key, 0) >= operation.sequence
@@ -442,7 +442,7 @@ def remembers_all(state: RankState) -> bool:
 
 
 def _is_taken(rank: int, receive: Operation, states: States) -> bool:
-    """Return whether receives from any rank have taken what the peer of a receive has sent.
+    """Return whether receives from any rank have taken the messages of a receive's peer.
 
     Such a receive takes the message that arrives first. It certainly took the peer's only if the
     other ranks sent too few; otherwise it is unknown whose message was taken. A message that
@@ -478,7 +478,7 @@ def _is_taken(rank: int, receive: Operation, states: States) -> bool:
 
 
 def _wait_for_any_provider(rank: int, operation: Operation, world: _World) -> Wait:
-    """Return a wait for an unknown rank: likely one that does not wait for the same thing itself.
+    """Return a wait for an unknown rank: likely a rank that does not wait for the same thing.
 
     A rank that waits for a connection waits for none of the waiting ranks, because they will not
     connect.
@@ -505,7 +505,7 @@ def _providers(operation: Operation, states: States) -> frozenset[int]:
     if operation.scope.kind != STORE_KIND:
         return providers
     users = frozenset(each for each in providers if uses_store(operation.scope, states[each]))
-    # Another rank may still come to the store: not one that waits itself, or has left.
+    # Another rank may still come to the store: not a waiting rank, or one gone.
     return users or frozenset(
         each for each in providers if not states[each].pending and conditions[each] != "finished"
     )
@@ -530,7 +530,7 @@ class WaitGraph:
 
     Attributes:
         edges: For each rank, the ranks that it waits for directly.
-        ahead: The same graph as `edges`, with a node for each set of ranks: whoever waits for
+        ahead: The same graph as `edges`, with a node for each set of ranks: a rank that waits for
             the set leads to that node, which leads to its ranks. Nodes of sets are negative. Half
             of the ranks may wait for the other half.
         back: `ahead` in the opposite direction.

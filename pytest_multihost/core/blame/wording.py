@@ -62,7 +62,7 @@ def waiters(cause: Cause, finding: Finding, names: Names) -> Sentence:
 
 
 def of_culprits(did: str, cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
-    """Return what the culprits did, and the ranks that wait for them."""
+    """Return the action of the culprits, and the ranks that wait for them."""
     names = result.spec.names
     who = culprit_span(cause.culprits, cause, names)
     return sentence(who, did, waiters(cause, finding, names))
@@ -75,14 +75,14 @@ _MAX_WAITS = 3
 def in_operations(
     cause: Cause, ranks: Sequence[int], lead: Sentence, names: Names, rest: Sentence = ()
 ) -> Sentence:
-    """Return what some ranks do, and the operation in which each of them does it.
+    """Return a sentence about some ranks with the operation of each.
 
     One operation of all of them follows: "ranks 1-3 wait for it in A". Several are listed: "ranks
     1-3 wait for it: rank 1 in A, ranks 2,3 in B". A rank without an operation is not in the list.
 
     Args:
         lead: The beginning of the sentence, as in "ranks 1-3 wait".
-        rest: What follows this and the one operation, as in " for rank 0".
+        rest: The words after the lead and the one operation, as in " for rank 0".
     """
     own = {each.rank: each.operation for each in first_waits(cause) if each.rank in ranks}
     inside = _ranks_in([(rank, each) for rank, each in own.items() if each is not None], names)

@@ -1,7 +1,7 @@
 """The kinds of hangs, one file each.
 
 They are `died`, `raised`, `stopped`, `gil_held`, `mismatch`, `deadlock`, `finished`, `straggler`,
-`livelock`, `transport`, `stuck` and `unknown`; `hang_kind` is what they have in common. To add one,
+`livelock`, `transport`, `stuck` and `unknown`; `hang_kind` has their common type. To add one,
 write its file, put it into `KINDS` at its place, and its name into `Kind` of `model.verdict`.
 """
 

@@ -44,7 +44,7 @@ def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 
 def _long_deadlock(cause: Cause, result: WorldResult) -> Sentence:
-    """Return what the ranks of a long cycle wait in; groups that are alike are one."""
+    """Return the waits of a long cycle's ranks; groups that are alike are one."""
     names = result.spec.names
     who = sentence(culprit_span(cause.cycle, cause, names), " wait for each other")
     return in_operations(cause, cause.cycle, who, names)

@@ -12,7 +12,7 @@ from pytest_multihost.core.model.verdict import Kind, Sentence
 from pytest_multihost.core.outcome import Finding
 
 ShownBy = Literal["waits", "failure", "process", "operations", "nothing"]
-"""What shows that a world hangs in this way.
+"""The evidence that a world hangs in this way.
 
 * waits: other ranks wait for the culprit, whose own state is nothing unusual
 * failure: the culprit has died, or raised
@@ -30,18 +30,18 @@ Culprit = Literal["still", "busy", "gone", "held", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangKind:
-    """A kind of hang. No attribute has a default, so mypy finds what a new kind leaves out.
+    """A kind of hang. No attribute has a default, so mypy finds one left out of a new kind.
 
     Attributes:
         name: Its word in verdict.json.
-        meaning: What a hang of this kind is, as the page explains it.
-        next_step: What to do next, as the page advises.
+        meaning: The page's explanation of such a hang.
+        next_step: The page's advice.
         sentence: Returns the headline, unless a fault has frozen the culprits.
-        shown_by: What shows such a hang.
+        shown_by: The evidence of such a hang.
         culprit: The state of the culprits.
         is_momentary: Whether it describes one instant, so that only time or a proof shows that the
             state is permanent.
-        is_certain_alone: Whether the culprit's state proves it, whoever waits.
+        is_certain_alone: Whether the culprit's state proves it, whichever ranks wait.
         is_one_event: Whether each cause of this kind is an event of its own. Causes of other kinds
             are one cause if ranks wait in the same operation.
         is_of_absent_ranks: Whether ranks wait for ranks that are not there, so that an earlier

@@ -23,7 +23,7 @@ _MAX_SIDES = 4
 
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
-    """Return what each side waits in: the culprits' side first or, on a tie, the smallest."""
+    """Return the operation of each side: the culprits' side first or, on a tie, the smallest."""
     names = result.spec.names
     if cause.sides:
         return _unlike_entries(cause, result)
@@ -58,7 +58,7 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 
 def _unlike_entries(cause: Cause, result: WorldResult) -> Sentence:
-    """Return what each side entered at one place of the group, the culprits' side first."""
+    """Return the operation of each side at one place of the group, the culprits' side first."""
     # The side whose operation is unknown comes last.
     names = result.spec.names
     (first, ranks), *others = sorted(cause.sides, key=lambda each: each[0].name == SMALLER)
@@ -97,7 +97,7 @@ def _wide_mismatch(sides: Sequence[Wait], cause: Cause, result: WorldResult) -> 
 
 
 def _other_payload(cause: Cause, result: WorldResult) -> Sentence:
-    """Return what each side passed to the operation, the culprits' side first."""
+    """Return the payload of each side in the operation, the culprits' side first."""
     names = result.spec.names
     if cause.operation is not None and cause.operation.kind == "transfer":
         return _other_transfer(cause, cause.operation, names)
@@ -145,7 +145,7 @@ def _unmatched(cause: Cause, names: Names) -> Sentence:
 
 
 def _other_transfer(cause: Cause, operation: Operation, names: Names) -> Sentence:
-    """Return what one rank sends to another, and what this one receives."""
+    """Return the payloads of a transfer: as sent, and as received."""
     is_send = "send" in operation.name
     found: Sentence = ()
     for payload, ranks in sorted(

@@ -1,4 +1,4 @@
-"""A rank that left the test by an exception."""
+"""A rank that raised an exception out of the test."""
 
 from __future__ import annotations
 

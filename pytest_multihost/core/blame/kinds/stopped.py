@@ -13,7 +13,7 @@ from pytest_multihost.core.outcome import Finding
 
 
 def _how_stopped(ranks: Sequence[int], result: WorldResult) -> str:
-    """Return how ranks are stopped; the kernel does not say who has done it."""
+    """Return how ranks are stopped; the kernel does not name the process that did it."""
     seen = [result.last_seen.get(rank) for rank in ranks]
     if all(each and each.activity and each.activity.name == "held by a tracer" for each in seen):
         return "held by a debugger or another tracer"

@@ -26,7 +26,7 @@ def _straggler(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
 
 
 def _computing(cause: Cause, result: WorldResult) -> str:
-    """Return that the culprits of a job that somebody looks at compute, and where; else nothing.
+    """Return the words for culprits of an attached job that compute, with the line; else "".
 
     They may come to the operation yet.
     """
@@ -41,7 +41,7 @@ def _computing(cause: Cause, result: WorldResult) -> str:
 
 
 def never_came(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
-    """Return what the culprits have not done, and which ranks wait for it."""
+    """Return the sentence for culprits that never came, and the ranks that wait for them."""
     operation, names = cause.operation, result.spec.names
     who = culprit_span(cause.culprits, cause, names)
     wait = f"{names.of(cause.waiting)} {wait_verb(cause.waiting)}"
