@@ -1,4 +1,4 @@
-"""Compare two snapshots of a world to see what each rank is doing and which have not moved."""
+"""Compare two snapshots of a world: the activity of each rank, and the ranks that did not move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_multihost.core.proof.threads import main_labels
 
 
 def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot, ...]:
-    """Return what each rank is doing, from a snapshot and its predecessor."""
+    """Return the activity of each rank, from a snapshot and its predecessor."""
     kernel = before.kernel if before is not None else None
     labels = main_labels(kernel, now.kernel)
     pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()
@@ -36,7 +36,7 @@ def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot
 
 
 def _unmet(operations: Sequence[Operation], now: Snapshot) -> tuple[Operation, ...]:
-    """Return open operations; a thread that waits for several waits for those that lack a member.
+    """Return open operations; a thread at several waits for the ones without a member.
 
     It has entered them one after the other, and the first ones may have ended since.
     """

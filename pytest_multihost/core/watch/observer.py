@@ -210,7 +210,7 @@ class WorldObserver:
 
 
 def _of_child(found: Operations, pid: int, names: Mapping[int, str]) -> Operations:
-    """Return what a child of a rank has recorded, as operations of that child."""
+    """Return the records of a rank's child, as operations of that child."""
     child = Child(pid, names.get(pid, ""))
     return replace(found, recent=tuple(replace(each, child=child) for each in found.recent))
 
@@ -218,7 +218,7 @@ def _of_child(found: Operations, pid: int, names: Mapping[int, str]) -> Operatio
 def _with_children(
     pages: Sequence[tuple[Operations, float]], size: int
 ) -> list[tuple[Operations, float]]:
-    """Return one page for each rank: its own, with what its children have recorded.
+    """Return one page for each rank: its own, with the records of its children.
 
     Args:
         pages: Those of the ranks in order, then those of their children.

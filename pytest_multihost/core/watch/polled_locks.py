@@ -33,7 +33,7 @@ def polled_lock(operations: Operations, at_s: float) -> Operation | None:
     """
     tries = [each for each in operations.recent if each.scope.kind in _LOCKS]
     last = max(tries, key=lambda each: each.ended_s or 0.0, default=None)
-    if last is None or last.ended_s is None or last.sequence < 2:  # noqa: PLR2004 - once is no wait
+    if last is None or last.ended_s is None or last.sequence < 2:  # noqa: PLR2004 - one try is not a wait
         return None
     interval_s = (last.ended_s - last.since_s) / (last.sequence - 1)
     has_given_up = at_s - last.ended_s > _MISSED * interval_s + _SLACK_S

@@ -1,4 +1,4 @@
-"""Find the ranks that may end what another rank waits for, where no recorder has seen the wait.
+"""Find the ranks that may end another rank's wait, where no recorder has seen the wait.
 
 A rank may wait for a semaphore, a pipe or a lock that other ranks have as well. If these can be
 seen, the wait is one for them: an edge of the wait-for graph. Else it is only noted. In both cases
@@ -43,7 +43,7 @@ _FOREIGN = 1 << 32
 
 
 class Peek(Protocol):
-    """Reads what the processes of this machine share; see `SharedObjects`."""
+    """Reads the objects that the processes of this machine share; see `SharedObjects`."""
 
     def mode(self, pid: int, fd: int) -> int | None:
         """Return how a descriptor was opened."""
@@ -66,7 +66,7 @@ class Peek(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedWait:
-    """What a thread waits for that other ranks may provide.
+    """The wait of a thread for an object that other ranks may provide.
 
     Attributes:
         what: A name for it: a system call, ``semaphore``.
@@ -196,7 +196,7 @@ class _World:
             return None
         owner = next((each for each in self.kernel.processes if _has(each, memory.owner)), None)
         if memory.owner and owner is None:
-            return None  # its holder is gone: nobody releases it
+            return None  # its holder is gone: no thread releases it
         if owner is not None:
             ranks = self._ranks({owner.pid}, process)
             note = f"waits for a mutex in shared memory that {self.names.of(ranks)} holds"
@@ -250,7 +250,7 @@ class _World:
         return SharedWait(thread.call, detail, named, is_sure=is_sure, note=notes[0])
 
     def _other_end(self, process: Process, thread: Thread, each: Descriptor) -> SharedWait | None:
-        """Return which ranks have the other end of a descriptor; None for one that has none."""
+        """Return which ranks have the other end of a descriptor; None if there is no such end."""
         if each.is_exempt:
             return None
         if each.kind in {"pipe", "fifo"}:
@@ -317,7 +317,7 @@ def _has(process: Process, thread: int) -> bool:
 
 
 def _awaited(process: Process, fds: Sequence[int]) -> list[Descriptor]:
-    """Return the descriptors of a wait, each epoll replaced by those that it watches."""
+    """Return the descriptors of a wait, each epoll replaced by the descriptors that it watches."""
     found, todo, done = list[Descriptor](), list(fds), set[int]()
     while todo:
         fd = todo.pop(0)

@@ -1,7 +1,7 @@
 """The watchdog: observes a world's ranks from outside until it hangs or ends.
 
 It only reads slot pages and /proc. This module and `ProofSearch` decide when to take snapshots,
-`observer` decides what they contain, and pure functions of `proof` and `blame` decide what
+`observer` decides on their content, and pure functions of `proof` and `blame` on the facts that
 snapshots prove.
 """
 
@@ -89,12 +89,12 @@ STOPPED_S = 2.0
 """How long a rank must have been stopped from outside before its world counts as hung.
 
 The process that stopped the rank can continue it at any time: a profiler, a snapshot of the
-machine, a child that sleeps. Quiescence of the other ranks is no evidence against that. With one
+machine, a child that sleeps. Quiescence of the other ranks is not evidence against that. With one
 second, innocent ranks were accused."""
 
 LEFT_S = 15.0
 """Time without progress of any rank after which the threads of ranks whose script is over no longer
-count. One that works for another rank all the same has had its turns by then."""
+count. A thread that still works for another rank has had its turns by then."""
 
 _RUNS_ON = "has left its script, but a thread or a child of it still runs and may do more"
 
@@ -287,7 +287,7 @@ class Watchdog:
         return AGAIN_S if self._still_checks == 1 else max(AGAIN_S, min(due_s))
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
-        """Keep a snapshot, because a rank has just raised or died; only at the first failure."""
+        """Keep a snapshot, because a rank has raised or died; only at the first failure."""
         if self._at_failure is None:
             self._search = ProofSearch()  # earlier snapshots may not be true any more
             snapshot = self._take(now, facts, "trouble")
@@ -392,8 +392,8 @@ class Watchdog:
         """Take the last snapshots before the ranks are ended; return all observations.
 
         Args:
-            is_proven: Whether a service has proven a hang. Then the slot pages say what each rank
-                waits for, and neither the kernel nor the ranks are asked.
+            is_proven: Whether a service has proven a hang. Then the slot pages show the waits,
+                and neither the kernel nor the ranks are asked.
         """
         kernel = None if is_proven else self._deep(facts)
         last = self._take(now, facts, "end")
@@ -553,7 +553,7 @@ class Watchdog:
         return "mismatch" if self._had_mismatch and is_certain and self._is_current(facts) else None
 
     def _is_current(self, facts: Sequence[RankFacts]) -> bool:
-        """Return whether the slot pages still show what they showed at the last snapshot.
+        """Return whether the slot pages are still as at the last snapshot.
 
         The slot pages are read first, then threads and descriptors. On a busy machine that takes so
         long that a rank may leave its operation in between, and then wait for something else than
@@ -588,7 +588,7 @@ class Watchdog:
         return is_proven
 
     def _deep_without_left(self, now: Snapshot, facts: Sequence[RankFacts]) -> KernelSnapshot:
-        """Return a deep snapshot, without what is left of ranks whose script is over.
+        """Return a deep snapshot, without the remains of ranks whose script is over.
 
         That counts until all other ranks have waited in operations for a while: a rank that waits
         for something else may wait for it.

@@ -1,4 +1,4 @@
-"""Find what the descriptors of a world's processes refer to, and the processes at the other end.
+"""Find the objects of descriptors of a world's processes, and the processes at the other end.
 
 The links in /proc/PID/fd give the kind and, for pipes and sockets, the inode (proc(5)): processes
 with the same link hold the same object. /proc/PID/fdinfo/FD has details of anonymous inodes.
@@ -56,7 +56,7 @@ _BOTH = 2
 
 @dataclass
 class Tables:
-    """The kernel's tables at one instant, which resolve what a descriptor leads to.
+    """The kernel's tables at one instant, which resolve descriptors to their objects.
 
     Attributes:
         links: The target of each descriptor's link, for each process of the world.

@@ -67,7 +67,7 @@ _BROKEN = (
     MemoryError,
     struct.error,
 )
-"""What reading a broken file raises."""
+"""The exceptions of reading a broken file."""
 
 
 class _TooLargeError(ValueError):
@@ -162,7 +162,7 @@ class SymbolTable:
 def _open(path: str) -> int:
     """Open a regular file for reading; return its descriptor.
 
-    Another file may have the name of one that is mapped: a FIFO, which would block. Not by
+    Another file may have the name of a mapped file: a FIFO, which would block. Not by
     `open_regular` of core.model: the program that loads this module may not have the package on its
     path, and would need longer to import it than to read a process.
 
@@ -287,7 +287,7 @@ def _find_exported(file: int, name: bytes) -> range:
 
 
 def _in_file(segments: list[tuple[int, ...]], address: int, size: int) -> range:
-    """Return the place in a file of what is loaded at an address."""
+    """Return the place in a file of the bytes loaded at an address."""
     for each in segments:
         if each[0] == _PT_LOAD and each[3] <= address < each[3] + each[6]:
             start = address - each[3] + each[2]

@@ -118,7 +118,7 @@ class HarnessProcesses:
     def owns(self, pids: Collection[int]) -> bool:
         """Return whether the processes that hold something are all of the harness.
 
-        What only companions hold they have opened themselves, and may use.
+        Objects that only companions hold are their own: they may use them.
         """
         unused = self.controllers | self.servers | self.idle
         return not unused.isdisjoint(pids) and (unused | self.companions).issuperset(pids)

@@ -107,7 +107,7 @@ class Memory:
     def read_up_to(self, address: int, size: int) -> bytes:
         """Return at most `size` bytes at `address`, up to the first page that cannot be read.
 
-        The process may have chosen the size: nothing is read of one that is too large.
+        The process may have chosen the size: a range that is too large is not read.
         """
         if self._file is None:
             self._file = -1

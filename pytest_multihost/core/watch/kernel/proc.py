@@ -173,7 +173,7 @@ class ProcReader:
 
         The kernel does not report when a wait began. With the earliest possible time a relative
         timeout ends too early, never too late. A wait that was interrupted and restarted is still
-        the one that was seen before, or may be as old as its thread.
+        the wait seen before, or may be as old as its thread.
         """
         key, since_s, seen_s = thread.wait_key, thread.started_s, thread.started_s
         last_key, last_since_s, last_seen_s = self._waits.get(thread.tid, (None, since_s, seen_s))

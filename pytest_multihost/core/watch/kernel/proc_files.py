@@ -76,7 +76,7 @@ def root_of(pid: int) -> str:
     """Return the directory that is a process's root, empty if it is this process's as well.
 
     Of processes with the same root, as in one container, it is always the same directory, so that
-    what is known of a file by its name is known for all of them.
+    the facts about a file, kept by its name, hold for all of them.
     """
     theirs = _identity(f"/proc/{pid}/root/")
     if theirs is None or theirs == _identity("/proc/self/root/"):
@@ -212,7 +212,7 @@ def read_call(directory: str) -> tuple[SystemCall, int]:
     ``syscall`` shows ``running`` for a thread that is on a processor or waits for one, and -1 for a
     thread that is blocked outside of any call, for example for a page. For -1, or if the file may
     not be read, the call's name is empty. A call with an unknown number is named by the number, and
-    one that was restarted by the name that it had first.
+    a restarted call by its first name.
     """
     words = (read(directory + "/syscall", is_line=True) or b"").split()
     if words[:1] == [b"running"]:

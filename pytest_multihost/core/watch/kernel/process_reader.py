@@ -105,7 +105,7 @@ class ProcessReader:
         return with_eventfd_holders(found, tables.foreign, tables.names, tables.harness)
 
     def _ended(self, threads: tuple[Thread, ...]) -> int:
-        """Return the status of a process that has ended and for which nobody has waited."""
+        """Return the status of a process that has ended and for which no process has waited."""
         if not threads or threads[0].state not in DEAD:
             return 0
         stat = proc_files.read_stat(f"/proc/{self.pid}")
@@ -196,7 +196,7 @@ class ProcessReader:
             return call.name in POLLS
         if thread.ticks:  # nor does this one
             return call.name in POLLS | EPOLLS
-        is_main = thread.tid == self.pid  # threads inherit the name of the one that starts them
+        is_main = thread.tid == self.pid  # threads inherit the name of their starter
         return is_main and thread.name == IN_TURNS and call.name in POLLS
 
     def _ends_s(self, call: SystemCall, since_s: float) -> float | None:
@@ -232,7 +232,7 @@ class ProcessReader:
         return tuple(sorted(found))
 
     def _descriptors(self, address: int, count: int, size: int) -> bytes | None:
-        """Return what a process says of so many descriptors; None if it cannot be read.
+        """Return a process's data for so many descriptors; None if it cannot be read.
 
         All its threads together have room for `_MOST_DESCRIPTORS`: a process may have thousands of
         threads that wait for as many descriptors as it likes.

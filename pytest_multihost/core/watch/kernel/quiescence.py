@@ -1,7 +1,7 @@
 """Decide whether a world is quiescent: none of its threads can run, and nothing is in flight.
 
-The decision relies on the scheduler. Whatever one thread does to wake another (a futex, a pipe, a
-unix socket, an eventfd, a signal, the end of a process) makes the other runnable before the first
+The decision relies on the scheduler. Any means by which one thread wakes another (a futex, a pipe,
+a unix socket, an eventfd, a signal, the end of a process) makes the other runnable before the first
 returns from its system call. So if every thread was found asleep, and none ran during the reading,
 all of them were asleep at one instant. The reading is one pass over all threads between two
 readings of the processes' CPU clocks. Some things the scheduler does not show:
@@ -14,13 +14,13 @@ readings of the processes' CPU clocks. Some things the scheduler does not show:
   same holds for lost data that will be sent again. Data that wait because the receiver's queue is
   full are not in flight: they move only if the receiver reads. Data that have all arrived are not
   in flight either, even if the receiver's kernel has not acknowledged them yet.
-* A thread that is ending, a process that has just begun, or a page or file that a server in user
+* A thread that is ending, a process that is starting, or a page or file that a server in user
   space provides (FUSE) may move although nothing runs.
 
 Three things are out of scope. `proof` has a rule of its own for work that the kernel does by itself
-(io_uring). `proof` also judges what may end a wait, such as a timer or the outside world: a thread
-in a 1 ms sleep counts as quiescent until it wakes, and so does one that waits for an external
-server. Datagrams on their way belong to no process and are not seen.
+(io_uring). `proof` also judges the possible ends of a wait, such as a timer or the outside world: a
+thread in a 1 ms sleep counts as quiescent until it wakes, and so does a thread that waits for an
+external server. Datagrams on their way belong to no process and are not seen.
 
 While a world works, its clocks advance; one reading shows that (1 us a process). A full answer
 costs about 20 us a thread.
@@ -71,7 +71,7 @@ class Stillness:
         causes: Why the first process found to be moving may move; empty if the world is quiescent.
         turns: How often each thread has been put on a processor so far. If a world is quiescent
             twice, a thread without a new turn did nothing in between. A polling thread must have
-            had a new turn: otherwise its next poll might find what it waits for.
+            had a new turn: otherwise its next poll might find the object of its wait.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -194,10 +194,10 @@ class Quiescence:
         yield from self._in_flight()  # the idle threads may have sent something
 
     def _find_family(self) -> bool:
-        """Find the processes of the world; read only those that are new.
+        """Find the processes of the world; read only the new ones.
 
         Returns:
-            False if a process began and ended meanwhile: what it has started is unknown.
+            False if a process began and ended meanwhile: its children are unknown.
         """
         pids = proc_files.entries("/proc") or []
         if self._stats.keys() == set(pids):

@@ -46,9 +46,9 @@ class SharedMemory:
     """The memory in which the futex of a wait lies, if processes may share it.
 
     Attributes:
-        name: What it is, for the reader.
-        sharers: The processes that have it, without the one that waits.
-        owner: The thread that holds the mutex there; 0: it is no mutex, or that is unknown.
+        name: A name for the reader.
+        sharers: The processes that have it, without the waiting one.
+        owner: The thread that holds the mutex there; 0: it is not a mutex, or that is unknown.
         can_be_opened: Whether another process may open it by a name.
     """
 
@@ -60,7 +60,7 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class SharedObjects:
-    """Reads what the processes of this machine share."""
+    """Reads the objects that the processes of this machine share."""
 
     pids: Collection[int]
 
@@ -145,8 +145,8 @@ def holders_by_descriptors(pid: int, fd: int, address: int) -> tuple[int, ...]:
     """Return the processes that hold a lock for which another waits, by their descriptors.
 
     A lock of flock(2) or of F_OFD_SETLK (fcntl(2)) belongs to an open file, which several processes
-    may have, and not to a process. So /proc/locks names the one that took it, or none. fdinfo has a
-    line for each lock of a descriptor.
+    may have, and not to a process. So /proc/locks names the process that took it, or none. fdinfo
+    has a line for each lock of a descriptor.
 
     Args:
         address: Of the ``struct flock`` with the lock that it waits for; 0: flock(2) waits.
@@ -193,7 +193,7 @@ _ID_BYTES = 64
 
 
 def with_holders(found: PolledFile) -> PolledFile:
-    """Return a file for which a process polls, with those that have it open, and its maker."""
+    """Return a file for which a process polls, with the processes that have it open, and maker."""
     path = os.path.realpath(found.path)
     pids = [
         pid

@@ -299,7 +299,7 @@ def _has_room(room: bytes) -> bool:
     The rule is that of sk_stream_is_writeable in net/sock.h.
 
     Args:
-        room: The limit of what it may queue, and what it has queued; empty if unknown.
+        room: The limit of its queue, and the queued bytes; empty if unknown.
     """
     if len(room) < 2 * _ONE.size:
         return False

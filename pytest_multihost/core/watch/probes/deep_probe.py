@@ -45,7 +45,7 @@ _MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNIN
 compute, and must release it at intervals; the stacks show which."""
 
 
-def probe_unclear_ranks(  # noqa: PLR0913 - how each probe asks, and who is asked
+def probe_unclear_ranks(  # noqa: PLR0913 - the ranks to ask, and how each probe asks
     ranks: Sequence[RankSnapshot],
     kernel: KernelSnapshot,
     *,
@@ -155,7 +155,7 @@ def _with_role_waits(
             operations = tuple(one for one in each.operations if one not in owed)
             found.append(replace(each, operations=operations, asks=owed[0]))
             continue
-        elif owed:  # also those that coroutines await, while their loop waits
+        elif owed:  # also operations that coroutines await, while their loop waits
             each = replace(each, operations=tuple(map(_awaited, each.operations)))  # noqa: PLW2901
         asks = wait.operation(processes[each.rank], kernel.at_s)
         asks = None if each.rank in waiting else asks
@@ -178,7 +178,7 @@ def _with_role_waits(
 
 
 def _in_circle(seen: RankSnapshot, wait: Operation) -> RankSnapshot:
-    """Return a rank with its wait in a circle, in place of waits for messages of anybody."""
+    """Return a rank with its wait in a circle, in place of waits for messages of any rank."""
     others = [each for each in seen.operations if not waits_for_request(each)]
     own = next(filter(_is_idle_wait, seen.operations), wait)
     told = replace(wait, name=own.name, detail=own.detail, frame=own.frame, since_s=own.since_s)
@@ -204,7 +204,7 @@ def _circles(
 
 
 def _awaited(operation: Operation) -> Operation:
-    """Return an operation as one that a thread waits in, if an answer is owed to it."""
+    """Return an operation as a thread's wait, if an answer is owed to it."""
     is_owed = is_for_answer(operation) and operation.is_open and operation.waited_s is None
     return replace(operation, waited_s=operation.since_s) if is_owed else operation
 

@@ -87,8 +87,8 @@ def dump_stacks(
 
     Args:
         last: The last snapshot of each rank. A rank whose main thread waits for a lock is asked for
-            that; it runs Python signal handlers meanwhile. So does one that computes in Python
-            code; one that computes in native code while it holds the GIL does not, and is deaf.
+            that; it runs Python signal handlers meanwhile. So does a main thread in Python
+            code; a main thread in native code while it holds the GIL does not, and is deaf.
     """
 
     def ask(asked: Sequence[int], kind: DumpKind) -> dict[int, Dump]:
@@ -145,7 +145,7 @@ def dump_stacks(
 
 
 def _noted(kind: type[T], file: Path) -> tuple[T, ...]:
-    """Return what a rank has noted in a file by itself, and remove the file."""
+    """Return the entries that a rank has written into a file by itself, and remove the file."""
     found = _read_lines(kind, _read(file))
     file.unlink(missing_ok=True)
     return found

@@ -1,10 +1,10 @@
 """Runs a program that reads a process's memory, and performs these readings for the program.
 
 Where ``kernel.yama.ptrace_scope`` is 1, as on Ubuntu, only an ancestor may read a process. This
-process is an ancestor of the ranks that it watches, but py-spy, its child, is none. So the kernel
+process is an ancestor of the ranks that it watches, but py-spy, its child, is not. So the kernel
 hands each process_vm_readv(2) of the program to a thread of this process (seccomp_unotify(2)). The
-thread reads what is asked, writes it into the program's memory, and answers. It reads no other
-process than the one that the program was started for.
+thread reads the wanted bytes, writes it into the program's memory, and answers. It reads no other
+process than the target of the program.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _listed(memory: int, at: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(memory: int, asked: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """Yield what is at some addresses, up to the first that cannot be read.
+    """Yield the bytes at some addresses, up to the first that cannot be read.
 
     Raises:
         OSError: None can be read.

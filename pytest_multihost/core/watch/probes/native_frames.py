@@ -2,8 +2,8 @@
 
 Each thread in turn is stopped for well under a millisecond and then continues, with the same
 results. Even so, this is only for a world that is suspected to hang, not for periodic use. Ranks
-that are stopped or in uninterruptible sleep are not read: the former need no further explanation,
-and ptrace(2) on the latter would block until the sleep ends.
+that are stopped or in uninterruptible sleep are not read: stopped ranks need no further
+explanation, and ptrace(2) on a sleeping one would block.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class PySpySampler:
         if not self._command:
             return
         with contextlib.suppress(OSError):
-            # A pipe could fill up, because nobody reads it while py-spy writes.
+            # A pipe could fill up, because no process reads it while py-spy writes.
             answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
             process = subprocess.Popen(
                 [*self._command, str(pid)],

@@ -1,4 +1,4 @@
-"""Translates the ids of a process's threads into those that this process sees.
+"""Translates the ids of a process's threads into the ids of this process's PID namespace.
 
 A process in a container has ids of its own for its threads, those of its PID namespace. Python 3.10
 and older do not keep these ids; there, only the address of libc's descriptor of each thread is
@@ -17,7 +17,7 @@ from pytest_multihost.core.watch.kernel.proc_files import entries, read_status
 _TID_AT = {"x86_64": 720, "aarch64": 208}
 """Where glibc's descriptor of a thread (`struct pthread` in nptl/descr.h) has the thread's id.
 
-It is private to glibc. What is read there counts only if it is the id of a thread of that process,
+It is private to glibc. The value there counts only if it is the id of a thread of that process,
 another one for each descriptor.
 """
 
