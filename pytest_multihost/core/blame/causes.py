@@ -356,7 +356,7 @@ def _transport(
 def _begun_and_left(
     operation: Operation | None, fellows: Collection[int], states: States
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks beside `fellows` that have begun a collective, and the ranks that left it."""
+    """Return the ranks beside `fellows` that began a collective, and the ranks that left it."""
     if operation is None or operation.kind != "collective" or not operation.sequence:
         return (), ()
     entered = [

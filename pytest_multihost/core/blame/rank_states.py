@@ -106,7 +106,7 @@ class RankState:
 
     @property
     def owed(self) -> str:
-        """The thing it waits for that another rank may provide, if this rank is the one to blame."""
+        """The thing it waits for that another rank may provide, if this rank is to blame."""
         is_at_store = any(each.scope.kind == STORE_KIND for each in self.pending)
         return self.seen.owed or (_LONE_STORE if is_at_store else "")
 

@@ -1,7 +1,7 @@
 """Computes how many ranks fit on this machine, so that a world too large is refused at once.
 
 Without this check the kernel ends the server after a minute, and the message speaks of a lost
-server. What a user's limits refuse fails at once by itself; see `refusals`.
+server. A request beyond a user's limits fails at once by itself; see `refusals`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CROWDED = 64
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What ranks can still take of this machine.
+    """The resources that ranks can still take of this machine.
 
     Attributes:
         processes: Further processes; None: unlimited.
@@ -62,7 +62,7 @@ def require_room(ranks: int, room: Room | None = None) -> None:
     """Check that so many further ranks fit on this machine.
 
     Args:
-        room: What the machine has left; None: look now.
+        room: The free resources of the machine; None: look now.
 
     Raises:
         LaunchError: They do not fit.

@@ -136,7 +136,7 @@ class CompositeWorld:
             raise
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
-        """Send a frame to a rank; a rank that is gone is no error here."""
+        """Send a frame to a rank; a rank that is gone is not an error here."""
         for part in self._living([rank]):
             part.send(rank, frame)
 

@@ -1,4 +1,4 @@
-"""What this machine and the control groups of this process have left, and what was killed there.
+"""The room left on this machine and in this process's control groups, and the kills there.
 
 A container, a Slurm job or a user's session is a control group (cgroups(7)) with limits of its own.
 """
@@ -116,7 +116,7 @@ class ControlGroups:
         return 0
 
     def _with_parents(self, controller: str) -> tuple[Path, ...]:
-        """Return the folders of this process's group and of those that contain it.
+        """Return the folders of this process's group and of the groups that contain it.
 
         Args:
             controller: That of version 1, or empty for the one tree of version 2.
@@ -127,7 +127,7 @@ class ControlGroups:
 
 @lru_cache  # each world asks several times, and the groups of a process seldom change
 def _with_parents(mounted: Path, controller: str, own: str) -> tuple[Path, ...]:
-    """Return the folders of a process's group and of those that contain it, up to the root.
+    """Return the folders of a process's group and of the groups that contain it, up to the root.
 
     In a container the process's path is often that on the host. Then only the root is there.
 
@@ -147,7 +147,7 @@ OWN_GROUPS = ControlGroups()
 
 
 def _memory_of(folder: Path, files: _Files, machine_swap: int) -> Memory | None:
-    """Return what a control group's limit leaves; None if it has none."""
+    """Return the memory that a control group's limit leaves; None if it has no limit."""
     try:
         limit, used = _number(folder / files.limit), _number(folder / files.used)
         stat = _entries(folder / "memory.stat")

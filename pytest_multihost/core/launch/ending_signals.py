@@ -32,7 +32,7 @@ class _State:
             raise.
         raised_s: When the last signal interrupted the run, on the monotonic clock.
         is_ending: The interruption has arrived where the run is ended.
-        may_raise_once: The next signal interrupts what is in progress.
+        may_raise_once: The next signal interrupts the work in progress.
     """
 
     owner: int = 0
@@ -48,7 +48,8 @@ def interrupt_on_signals() -> None:
     """Have the next signal raise KeyboardInterrupt, unless its default action has been replaced.
 
     nohup ignores SIGHUP; another plugin or an attached run may have its own handlers. A starter may
-    have ignored SIGCHLD: then the kernel forgets a child that ends, and nobody can wait for one.
+    have ignored SIGCHLD: then the kernel forgets a child that ends, and no process can wait for
+        one.
     """
     with contextlib.suppress(ValueError):
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:

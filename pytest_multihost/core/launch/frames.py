@@ -89,7 +89,7 @@ def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> byt
     content = {**message, "number": frame.number} if frame.number else message
     try:
         text = to_json_text(content, default=_safe_repr)
-    except (TypeError, ValueError, RecursionError):  # a key that is no string, a cycle
+    except (TypeError, ValueError, RecursionError):  # a key that is not a string, a cycle
         text = to_json_text(_plain(content, room=[_MAX_PARTS], depth=0))
     header = text.encode("utf-8", "backslashreplace")
     if len(header) > MAX_HEADER or len(frame.payload) > MAX_PART:
@@ -153,7 +153,7 @@ class Decoder(Generic[M]):
         """Take `data` and return the frames that are now complete.
 
         Raises:
-            GarbledError: The bytes are no valid frames. Nothing after them can be trusted.
+            GarbledError: The bytes are not valid frames. Nothing after them can be trusted.
         """
         return list(self.decode(data))
 

@@ -28,7 +28,7 @@ Answers = dict[int, Frame[ToRank]]
 """The frame to send to each rank."""
 
 Entries = dict[int, tuple[CollectiveKey, bytes]]
-"""Each rank's part in an operation: the key it waits for, and what it contributes."""
+"""Each rank's part in an operation: the key it waits for, and its contribution."""
 
 
 @dataclass(slots=True)

@@ -85,7 +85,7 @@ class RankControl(Protocol):
         """
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
-        """Send a frame to a rank; a rank that is gone is no error here."""
+        """Send a frame to a rank; a rank that is gone is not an error here."""
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Have every rank of `ranks` write a dump to its file."""

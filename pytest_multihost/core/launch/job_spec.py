@@ -97,7 +97,7 @@ class ServerJob:
     """The job of a server.
 
     Attributes:
-        run: What the ranks run: pytest with one test, or a script.
+        run: The program of the ranks: pytest with one test, or a script.
         backends: For a server that forks ranks: the names of their backends.
         rank_code: For a server that starts an interpreter for each rank: the code to run in it.
         libraries: For a server whose forked ranks collect by themselves: modules to import.

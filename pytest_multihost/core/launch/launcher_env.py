@@ -40,7 +40,7 @@ class Membership:
 
     Attributes:
         rank: Its index, 0..size-1; 0 is the controller.
-        source: Name of the launcher that has set these values, or what is known of it.
+        source: Name of the launcher that has set these values, or a description of it.
         job: Distinguishes this run from others of the same launcher.
         host: Rank 0's host; None if the launcher does not name it.
         port: Rank 0's port; None if none is configured.
@@ -92,7 +92,7 @@ class Launcher:
         precedence: If several launchers have numbered a process, only those with the highest
             precedence count.
         precedence_needs: Variable without which its precedence is 0; empty if it needs none.
-        otherwise: What has set its variables if that variable is missing.
+        otherwise: The name of the source of its variables if that variable is missing.
         runs_in: Names of launchers that only allocate resources for this one. Their numbers are
             ignored if this one has numbered the process.
         is_by_hand: Whether users set its variables. Then a rank or a size is enough to choose it,
@@ -123,7 +123,7 @@ class Launcher:
         return self.precedence if self._is_known_in(environment) else 0
 
     def name_in(self, environment: Mapping[str, str]) -> str:
-        """Return what has numbered the process with these variables."""
+        """Return the name of the launcher that has set these variables."""
         return self.name if self._is_known_in(environment) else self.otherwise
 
     def _is_known_in(self, environment: Mapping[str, str]) -> bool:
@@ -134,7 +134,7 @@ def parse_address(name: str, text: str) -> Address:
     """Parse "host:port", with brackets around a host that contains colons.
 
     Raises:
-        SettingError: `text` is no address; the error names the variable.
+        SettingError: `text` is not an address; the error names the variable.
     """
     host, _, port = text.rpartition(":")
     if not host or not _PORT.fullmatch(port) or not 0 < int(port) < 1 << 16:

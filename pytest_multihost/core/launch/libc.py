@@ -59,7 +59,7 @@ def unshare_user() -> None:
     """Move this process into a new user namespace, with its user and group mapped to themselves.
 
     An unprivileged user may do that, and then has every capability over namespaces created in it.
-    All other users and groups appear as "nobody", because an unprivileged user can map only one of
+    All other users and groups appear as `nobody`, because an unprivileged user can map only one of
     each, and only after disabling `setgroups` (user_namespaces(7)).
     """
     user, group = os.geteuid(), os.getegid()

@@ -42,7 +42,7 @@ class Companion(Protocol):
         """Measure the offset of its clock to this process's."""
 
     def reading(self, what: str) -> AbstractContextManager[None]:
-        """Turn what the block cannot read of its answers into a LaunchError that names it."""
+        """Turn an error in reading an answer in the block into a LaunchError that names it."""
 
     def request(
         self, message: ToPeer, wanted: type[A], *, within_s: float
@@ -62,7 +62,7 @@ class Meeting(Protocol):
 
         Args:
             within_s: How long they may take to connect.
-            remedy: What the user can do if a process does not connect.
+            remedy: The user's next step if a process does not connect.
 
         Raises:
             MultihostError: A process has not connected.

@@ -1,7 +1,7 @@
 """End a world while there is still memory to say so.
 
-When memory runs out, the kernel kills a process of its choice without a word: a rank at best, often
-pytest's own. `capacity` refuses a world that cannot fit, but the ranks of one that could fit may
+When memory runs out, the kernel kills a process of its choice silently: a rank at best, often
+pytest's own. `capacity` refuses a world that cannot fit, but the ranks of an admitted world may
 take more later, and other programs may take memory too.
 """
 
@@ -84,7 +84,7 @@ def _outlier(held: Mapping[int, int]) -> str:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Return the memory that a process holds, with what it shares; 0 if it is gone."""
+    """Return the memory that a process holds, shared memory included; 0 if it is gone."""
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return 0

@@ -1,9 +1,9 @@
 """The connections of the harness in this process, which no forked child may inherit.
 
 A server is often a fork of the controller, and ranks are forks of the server. A rank that inherits
-a connection of the harness looks as if it talked to somebody outside of the test, so nothing is
+a connection of the harness looks as if it talked to a process outside of the test, so nothing is
 proven about it; and the other end gets no EOF while the rank lives. So whatever the harness opens
-for longer than a call is named here, and each forked child closes its copy first of all. A child
+for longer than a call is named here, and each forked child first closes its copy. A child
 that becomes another program inherits nothing in any case (PEP 446).
 
 The lock of a run's folder is inherited on purpose: see `files.hold`.

@@ -15,7 +15,7 @@ def reserve_port(address: str) -> socket.socket:
     Finding a free port and closing it again is a race. This socket stays open for the world's
     lifetime, so the kernel assigns its port to no other process that asks for any port. A rank can
     still bind the port with SO_REUSEADDR, as libuv (torch) and gRPC (jax) do, because this socket
-    never listens. So can any other user; hence ranks call `core.trust.require_own_listener`.
+    never listens. So can any other user; so ranks call `core.trust.require_own_listener`.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -177,7 +177,7 @@ def _descendants(process: psutil.Process, spare: Collection[int]) -> Iterator[ps
 
 
 def creation_times(pids: Iterable[int]) -> dict[int, float]:
-    """Return when processes were created, in seconds since the epoch; skip those that are gone."""
+    """Return when processes were created, in seconds since the epoch; skip ended processes."""
     found = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -220,8 +220,8 @@ def _strays() -> list[int]:
     """Return marked processes of this user whose server is dead.
 
     Processes of other pid namespaces are skipped: there the id in the mark means another process.
-    So are those of other users, who can mark what they start, and those that have taken the rights
-    of another user.
+    So are those of other users, who can mark their processes, and processes that have taken the
+    rights of another user.
     """
     found = []
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):

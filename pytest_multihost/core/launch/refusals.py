@@ -23,7 +23,7 @@ _REMEDIES = {
 
 
 def remedy_against(error: BaseException) -> str:
-    """Return a remedy against an error; empty if none is known or it is no OSError."""
+    """Return a remedy against an error; empty if none is known or it is not an OSError."""
     return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
 
 

@@ -69,7 +69,7 @@ class FrameStream(Generic[M]):
         return select.POLLIN | (select.POLLOUT if self.has_more_to_send else 0)
 
     def send(self, frame: Frame[Any]) -> None:
-        """Send a frame, or buffer it until it can be sent. A closed other side is no error."""
+        """Send a frame, or buffer it until it can be sent. A closed other side is not an error."""
         with signals_deferred():
             if self.ended is None:
                 self._outbox += encode(frame, self._authenticator)

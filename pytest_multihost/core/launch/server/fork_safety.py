@@ -66,7 +66,7 @@ _WAITS = frozenset(
 def call_fork_problems() -> list[str]:
     """Return why this process must not be forked for a call; empty if it may be.
 
-    A thread is no problem if it waits, and only a plugin of pytest and the standard library are on
+    A thread is harmless if it waits, and only a plugin of pytest and the standard library are on
     its stack.
     """
     problems = _runtime_problems()
@@ -93,11 +93,11 @@ def clear_stacks(threads: Sequence[int]) -> None:
     """In a forked child, empty the stacks of threads that only the parent has.
 
     The C library gives them to the next threads of the child, and would give return addresses of
-    Python's with them: a thread of a runtime's would look like one that may run the test's code,
+    Python's with them: a thread of a runtime's would seem to run the test's code,
     and nothing could be proven.
 
     Args:
-        threads: Their identifiers: the addresses of what the C library knows of them, which lie at
+        threads: Their identifiers: the addresses of the C library's data about them, which lie at
             the end of their stacks.
     """
     page, size = os.sysconf("SC_PAGE_SIZE"), threading.stack_size() or _STACK_SIZE
@@ -148,7 +148,7 @@ def _described(thread: threading.Thread | None, innermost: FrameType) -> str:
 
 
 def _runtime_problems() -> list[str]:
-    """Report initialised runtimes; import none, because one that is not imported is not up."""
+    """Report initialised runtimes; import none: a runtime that is not imported is not up."""
     problems = []
     if may_have_backend():
         problems.append(
@@ -184,7 +184,7 @@ def _native_thread_problems(permitted: int = 0) -> list[str]:
     most = 1 + permitted
     if len(_thread_names()) > most:
         with warnings.catch_warnings():
-            # Python 3.12+ warns of forks with threads, which is what this tests.
+            # Python 3.12+ warns of forks with threads, and this tests forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -204,6 +204,6 @@ def _thread_names() -> list[str]:
     for task in os.listdir(_TASKS):
         try:
             names.append((_TASKS / task / "comm").read_text().strip())
-        except OSError:  # the thread has just ended
+        except OSError:  # the thread has ended meanwhile
             continue
     return [name for name in names if name not in _FORK_SAFE]

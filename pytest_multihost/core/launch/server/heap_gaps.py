@@ -1,4 +1,4 @@
-"""Makes the memory that forked ranks add lie together, instead of in gaps of what they share.
+"""Makes the memory that forked ranks add lie together, not in gaps of shared pages.
 
 The heap of a process that has imported torch has a thousand free gaps, on hundreds of pages.
 malloc(3) fills gaps first, and a rank copies each shared page of which it fills a gap. So a server
@@ -15,7 +15,7 @@ _SIZES = (*(1 << power for power in range(16, 9, -1)), *range(1008, 0, -16))
 
 
 class _Info(ctypes.Structure):
-    """What mallinfo2(3) returns."""
+    """The result of mallinfo2(3)."""
 
     _fields_ = [
         (name, ctypes.c_size_t)

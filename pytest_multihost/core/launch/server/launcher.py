@@ -203,6 +203,6 @@ class ServerLauncher:
 
 
 def _await_end(server: int) -> None:
-    """Wait for the end of a server that is no child of this process."""
+    """Wait for the end of a server that is not a child of this process."""
     with contextlib.suppress(ProcessLookupError):
         wait_for_exit(server)

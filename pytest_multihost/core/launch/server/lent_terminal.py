@@ -40,7 +40,7 @@ class LentTerminal:
         return None
 
     def restore(self) -> None:
-        """Restore the settings, unless somebody else has the terminal by now, such as the shell.
+        """Restore the settings, unless another process, such as the shell, has the terminal by now.
 
         The controller has ended. A shell restores them itself, and then sets its own.
         """

@@ -48,7 +48,7 @@ class ServerPart(Protocol):
         """Perform all actions that are due."""
 
     def enter(self, rank: int) -> None:
-        """Prepare this process, which has just been forked to become a rank."""
+        """Prepare this process, which was forked to become a rank."""
 
     def perform(self, rank: int, index: int) -> str:
         """Perform the world's fault `index`, whose point a rank has passed.

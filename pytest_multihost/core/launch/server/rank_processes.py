@@ -143,7 +143,7 @@ class RankProcesses:
         self._oom_kills = OWN_GROUPS.oom_kills()
 
     def add(self, rank: int, pid: int, directory: Path) -> None:
-        """Add a rank that was just forked, and the directory for its stacks."""
+        """Add a newly forked rank, and the directory for its stacks."""
         self._directory = directory
         pidfd = os.pidfd_open(pid)
         self._alive[pidfd] = (rank, pid)
@@ -295,7 +295,7 @@ def _signal_children(pid: int, number: int) -> None:
 
 
 def _text_after(file: Path, size: int) -> str:
-    """Return what is appended to a file from now on, once it has stopped growing."""
+    """Return the text appended to a file from now on, once it has stopped growing."""
     until_s, last = time.monotonic() + _CHILD_S, size
     while time.monotonic() < until_s:
         time.sleep(_POLL_S)

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-# By name: a test may replace it in its module, and the rank must end all the same.
+# By name: a test may replace it in its module, and the rank must still end.
 from os import _exit as leave
 from pathlib import Path
 from typing import NoReturn
@@ -132,7 +132,7 @@ def serve(
         control: The server's end of the control connection.
         controller: Process id of the controller, the parent.
         scratch: A directory of the controller, removed if the controller is killed; empty: none.
-        finish: What else to do when all ranks have ended.
+        finish: Is called when all ranks have ended.
     """
     try:
         server = _prepare(control, run_rank, controller)
@@ -243,7 +243,7 @@ def _answer_fault(server: _Server, request: PerformFault | UndoFaults) -> Event:
 
 
 def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
-    """Fork the ranks of a world; if that fails, end those that were forked."""
+    """Fork the ranks of a world; if that fails, end the forked ranks."""
     streams = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     debugger = request.spec.debugger
     if debugger is not None:

@@ -45,7 +45,7 @@ from pytest_multihost.core.model.messages import Failed, Unsound
 from pytest_multihost.core.model.spec import RankSpec
 
 Prepare = Callable[[], Callable[[], None]]
-"""Prepares a server before its first fork; returns what the server must do when it ends."""
+"""Prepares a server before its first fork; returns a function for the server's end."""
 
 
 def fork_server(
@@ -139,7 +139,7 @@ def exec_server(program: ServerProgram) -> ServerConnection:
 
 @contextlib.contextmanager
 def _control_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Yield the controller's end of a control connection and the server's; close the latter."""
+    """Yield the two ends of a control connection, controller's and server's; close the server's."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(ANSWER_S)
     with theirs, contextlib.ExitStack() as on_error:

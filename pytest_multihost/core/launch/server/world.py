@@ -165,7 +165,7 @@ class ServerWorld:
         """Do nothing: the ranks send to this process themselves."""
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
-        """Send a frame to a rank; a rank that is gone is no error here.
+        """Send a frame to a rank; a rank that is gone is not an error here.
 
         This never blocks: bytes that a slow or stopped rank does not read now are sent in `wait`.
         """
