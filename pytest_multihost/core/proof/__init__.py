@@ -2,8 +2,8 @@
 
 * `snapshot`: the input of a proof. `proof_state`: the proof.
 * `blockers`: its rules, with `thread_blockers` and `descriptor_blockers`.
-* `left_ranks`: what is left of ranks whose script is over, and does not count.
-* `threads`: what a thread is doing. `system_calls`: how its wait can end. `runtime_threads`:
+* `left_ranks`: the remains of ranks whose script is over, which do not count.
+* `threads`: the activity of a thread. `system_calls`: how its wait can end. `runtime_threads`:
   whether it is a runtime's own.
 """
 

@@ -68,7 +68,7 @@ def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str
 def rank_blockers(
     before: Snapshot, now: Snapshot, *, deadline_s: float
 ) -> Mapping[int, tuple[str, ...]]:
-    """Return what may end a wait of each rank or of its children, as sentences.
+    """Return the events that may end a wait of each rank or of its children, as sentences.
 
     A connection that leads outside the world counts only if a thread waits for it. Waits of the
     runtime's own threads do not count unless they give up, because the question is about a rank,
@@ -136,13 +136,13 @@ def process_name(process: Process, names: Names) -> str:
 
 
 def process_blockers(interval: Interval) -> Iterator[str]:
-    """Yield what may end a wait of a process, as the rest of a sentence about it."""
+    """Yield the events that may end a wait of a process, as the rest of a sentence about it."""
     process = interval.process
     if any(thread.state in {"T", "t"} for thread in process.threads):
         yield "is stopped"
         return
     yield from _signal_blockers(process)
-    # Once for all descriptors: CUDA opens about five, and each thread is looked at.
+    # Once for all descriptors: CUDA opens about five, and the check reads each thread.
     awaits_gpu = any(map(is_gpu, process.descriptors.values())) and may_await_gpu(interval)
     for descriptor in process.descriptors.values():
         yield from descriptor_blockers(interval, descriptor, awaits_gpu=awaits_gpu)
@@ -152,14 +152,14 @@ def process_blockers(interval: Interval) -> Iterator[str]:
             yield from (f"{name} {each}" for each in thread_blockers(interval, thread))
     tids = {thread.tid for thread in process.threads}
     for tid, thread in interval.earlier.items():
-        # Other threads may have waited for the end of one that is not a runtime's own.
+        # Other threads may have waited for the end of a thread that is not a runtime's own.
         is_others = thread.is_exempt or is_runtime_thread(thread)
         if tid not in tids and thread.state not in DEAD and not is_others:
             yield f"thread {thread.name} has just ended"
 
 
 def _signal_blockers(process: Process) -> Iterator[str]:
-    """Yield what may send the process a signal: its handler can interrupt any wait."""
+    """Yield the sources of a signal to the process: its handler can interrupt any wait."""
     yield from (f"{each} cannot be read" for each in process.unread)
     if process.tracer:
         yield f"is traced by process {process.tracer}"

@@ -1,8 +1,8 @@
-"""What may end a wait of a world by a descriptor.
+"""The events that may end a wait of a world by a descriptor.
 
 `descriptor_blockers` judges descriptors themselves, whether or not a thread waits for them: data
-that move, a connection that leaves the world. `waker_of` judges one wait: what may end it by making
-a descriptor ready.
+that move, a connection that leaves the world. `waker_of` judges one wait: the events that may end
+it by making a descriptor ready.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TO_ITSELF_BYTES = 1 << 16
 it for the number of ranks that have arrived."""
 
 _INPUT = 0
-"""Standard input, a socket under sshd, node and inetd. What comes there ends only a wait for it."""
+"""Standard input, a socket under sshd, node and inetd. Data there ends only a wait for it."""
 
 SOCKETS = frozenset({"tcp", "unix", "udp"})
 _SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
@@ -98,7 +98,7 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
 
 
 def _strange_end(found: Descriptor) -> str:
-    """Return which process has the other end of a descriptor that is no rank's."""
+    """Return which process has the other end of a descriptor that is not a rank's."""
     may_be, may_have = ("is", "has") if found.where == "outside" else ("may be", "may have")
     if found.kind in SOCKETS:
         return f"{may_be} connected to a process that is not part of this world"
@@ -153,10 +153,10 @@ def awaited_descriptors(
 
 
 def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -> str:
-    """Return what may make a descriptor ready before the deadline; empty if nothing can.
+    """Return the event that may make a descriptor ready before the deadline; empty if none.
 
-    For a runtime's own thread, a connection, timer or eventfd is no blocker: what the thread does
-    then concerns only its runtime.
+    For a runtime's own thread, a connection, timer or eventfd is not a blocker: the activity of the
+    thread then concerns only its runtime.
     """
     if found is None:
         return "a descriptor that cannot be read"

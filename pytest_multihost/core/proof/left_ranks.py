@@ -2,15 +2,15 @@
 
 Without the harness such a process would have ended, with all of its threads. The harness keeps it,
 because its connections would break otherwise. Threads of libraries then go on in it: a thread that
-shows progress, zmq's thread, a thread that looks at something now and then. They work for nobody
+shows progress, zmq's thread, a thread that looks at something now and then. They work for no rank
 any more, so they end no wait of another rank, and a proof leaves them out. Three sorts of threads
-count all the same: threads that have entered operations, for which other ranks may wait; threads of
+still count: threads that have entered operations, for which other ranks may wait; threads of
 the runtime, which serve other ranks; and threads that have not run since the world stands still,
 because they have had no turn. A child process of such a rank takes no part in a collective or
 transfer, so it ends none either.
 
-Nobody knows what a thread of the program will still do. So a rank with one, or with a child, is
-only likely to be the one for which the others wait.
+The later actions of a thread of the program are unknown. So a rank with one, or with a child, is
+only likely to be the rank for which the others wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def without_left(
     resting: Collection[int] = (),
     without_children: bool = False,
 ) -> KernelSnapshot:
-    """Return a deep snapshot in which what is left of some ranks does not count.
+    """Return a deep snapshot in which the remains of some ranks do not count.
 
     Args:
         before: The deep snapshot before: a thread that runs at an instant has no stack to read.

@@ -15,10 +15,10 @@ The argument has four parts.
    two reads. A second snapshot confirms the first: a thread that has left its wait in between has
    been on a processor, which changes its `wait_key` for good (`Interval.has_not_moved`).
 
-How long to wait for the second depends on the threads that may move without ending a wait: those
+How long to wait for the second depends on the threads that may move without ending a wait: threads
 that poll, of a runtime or in an operation. `SHORT_S` is enough if the world is *settled* then: it
-is quiescent, no thread has run except those that poll, and each of these has had its turn, and then
-another one for what the first has brought about (`has_settled`). A starving thread has had no turn,
+is quiescent, no thread has run except the polling ones, and each of these has had its turn, and
+then another one for the effects of the first (`has_settled`). A starving thread has had no turn,
 so on a loaded machine this takes as long as it must. A world that never settles, say because a
 thread spins in an operation, needs two intervals of `INTERVAL_S` in a row. So does one in which all
 members have entered an operation, which then should have ended: something unknown may be under way.
@@ -52,7 +52,7 @@ INTERVAL_S = 1.0
 _WAITS_S = (SHORT_S,) * 6 + (3 * SHORT_S,) * 3
 """Time from each deep snapshot to the next; then `INTERVAL_S`, because snapshots are costly.
 
-On a loaded machine a settled world often does not look so: a thread of a runtime has just run."""
+On a loaded machine a settled world often seems unsettled: a thread of a runtime has run."""
 
 _SOON_S = 0.1
 """A timer that strikes so soon after a snapshot may already have struck."""
@@ -110,7 +110,7 @@ class ProofState:
     def after(
         self, now: Snapshot, *, deadline_s: float, ask_turns: AskTurns = lambda _: None
     ) -> ProofState:
-        """Return the state after one more snapshot; one that comes too early changes nothing."""
+        """Return the state after one more snapshot; one taken too early changes nothing."""
         if self.last is None:
             return self._begun(now)
         elapsed_s = now.kernel.at_s - self.last.kernel.at_s
@@ -225,7 +225,7 @@ class ProofSearch:
     """The search for a proof that one world hangs, one step per shallow snapshot.
 
     Attributes:
-        state: The progress of the proof; its blockers name what may end a wait.
+        state: The progress of the proof; its blockers name the events that may end a wait.
     """
 
     state: ProofState = field(default_factory=ProofState)

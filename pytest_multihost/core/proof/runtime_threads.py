@@ -2,7 +2,7 @@
 
 The threads of torch, XLA and grpc wake up all the time, so they would block every proof. But they
 work only for their runtime, and never call the test's code by themselves. Threads of Python, of a
-data loader or of another library may do anything when they wake up. A thread's name is no
+data loader or of another library may do anything when they wake up. A thread's name is not a
 criterion, because threads inherit it from their creator. Its stack is: a thread is the runtime's
 own if its stack returns only to code of the runtime and of the system - no interpreter, no other
 library.
@@ -40,8 +40,8 @@ _SYSTEM = re.compile(
     r"\.so[.\d]*"
 )
 """The C library, the loader, libraries that only work for their caller (OpenMP, BLAS, the event
-loop of MPI's threads), and those that the harness preloads (`PreloadedLibrary.file_name`), which
-stand between all others and the C library."""
+loop of MPI's threads), and the libraries that the harness preloads (`PreloadedLibrary.file_name`),
+which stand between all others and the C library."""
 _POOLS = re.compile(r"/tensorstore/_tensorstore[^/]*\.so")
 """Libraries whose thread pools reuse the stacks of ended threads."""
 _LOCKS = re.compile(
@@ -54,10 +54,10 @@ _REMAINS = re.compile(r"/pyarrow/libarrow\.so[.\d]*")
 """Code of jemalloc's thread, which a fork ends: the first thread of the rank gets its stack."""
 _CUDA = re.compile(r"/nvidia/\w+/lib/|/lib(cuda|cudart|nccl|nvidia-[-\w]+)(-\w+)?\.so[.\d]*$")
 """The libraries of CUDA and NCCL. A program's callbacks run in their threads only by way of code
-that is no runtime's, which the stack shows."""
+of others, which the stack shows."""
 _TORCH = "/torch/lib/"
 _MPI = re.compile(r"/lib(mpi|pmix|open-pal|open-rte|uc[mpst]|fabric|psm2)[-\w]*\.so[.\d]*$")
-"""The libraries of MPI, and those that carry its messages: a thread of theirs waits for peers."""
+"""The libraries of MPI, and the carriers of its messages: a thread of theirs waits for peers."""
 _RUNTIME = re.compile(rf"/(torch/lib|jaxlib|jax_plugins|grpc)/|{_CUDA.pattern}|{_MPI.pattern}")
 _MOVES_DATA = "NCCL Progress"
 """The name of the thread that moves NCCL's data to and from the network; NCCL sets it if
@@ -91,7 +91,7 @@ def _innermost_function(
     """Return the innermost function of a known pool, other than taking a lock, and its depth.
 
     Empty if the stack is not of such a pool, or has other code further in, or the pool's library
-    has no symbol table. A word that points to no function is no return address.
+    has no symbol table. A word that points to no function is not a return address.
     """
     for depth, (path, offset) in enumerate(returns):
         if _SYSTEM.fullmatch(_base(path)):
@@ -166,7 +166,7 @@ def is_runtime_thread(thread: Thread) -> bool:
 def moves_data_of_nccl(thread: Thread) -> bool:
     """Return whether a thread only moves the data of NCCL's operations, and may run all the time.
 
-    What it does ends no operation that a member has not entered.
+    Its work ends no operation that a member has not entered.
     """
     return thread.name.startswith(_MOVES_DATA)
 

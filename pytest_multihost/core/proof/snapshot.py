@@ -223,7 +223,7 @@ class Interval:
 def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
     """Return whether a rank's main thread has left its wait, other than to poll in an operation.
 
-    False for a thread that had no wait before, and for one that is gone.
+    False for a thread that had no wait before, and for an ended thread.
     """
     was, main = (
         snapshot.kernel.ranks[rank].main if rank in snapshot.kernel.ranks else None

@@ -87,8 +87,8 @@ LOCKS = frozenset({"flock", "fcntl"})
 ENDED_BY_STOPS = EPOLLS | {"semop", "semtimedop", "rt_sigtimedwait", "io_getevents"}
 """Calls that fail once a stop of their thread is over, as by ptrace(2): signal(7), at the end."""
 ENDED_BY_SIGNALS = ENDED_BY_STOPS | POLLS | SLEEPS | {"msgrcv", "msgsnd", "pause", "rt_sigsuspend"}
-"""Calls that fail once a handler of a signal has run, even one that asks for a restart. Timed waits
-for a futex and on a socket fail likewise, but libc and Python wait again."""
+"""Calls that fail once a handler of a signal has run, even a handler that asks for a restart. Timed
+waits for a futex and on a socket fail likewise, but libc and Python wait again."""
 _SOCKETS = "accept accept4 connect recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg"
 SOCKETS = frozenset(_SOCKETS.split())
 STREAMS = frozenset(["read", "write", "readv", "writev"])

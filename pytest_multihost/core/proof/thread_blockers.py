@@ -1,4 +1,4 @@
-"""What may end the wait of one thread, or that it does not wait.
+"""The events that may end the wait of one thread, or that it does not wait.
 
 There are three sorts of threads:
 
@@ -37,7 +37,7 @@ def waits_for_harness(process: Process, thread: Thread) -> bool:
 
 
 def thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield what may end a thread's wait, or that the thread does not wait."""
+    """Yield the events that may end a thread's wait, or that the thread does not wait."""
     if waits_for_harness(interval.process, thread):
         return
     if thread.tid in interval.now.in_turns:
@@ -55,7 +55,7 @@ def _look_in_turns(interval: Interval, thread: Thread) -> Iterator[str]:
 
 
 def _wait(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield what may end the wait of a thread of the test, or of a runtime."""
+    """Yield the events that may end the wait of a thread of the test, or of a runtime."""
     is_main = thread is interval.process.main
     last = interval.earlier.get(thread.tid)
     # A thread that runs has no stack to read: its last one counts.
@@ -87,11 +87,11 @@ def _wait(interval: Interval, thread: Thread) -> Iterator[str]:
 def _operation(
     interval: Interval, thread: Thread, operations: tuple[Operation, ...]
 ) -> Iterator[str]:
-    """Yield what may end an operation: its timeout, or that of the wait its thread is in.
+    """Yield the events that may end an operation: its timeout, or that of its thread's wait.
 
     A thread that wakes up repeatedly in a runtime's operation only checks whether that has ended;
     a loop in the user's code may do anything after its check. If giving up fails the test, only
-    the failure would come later: what the missing rank waits for lasts longer than the test.
+    the failure would come later: the wait of the missing rank lasts longer than the test.
     """
     first = min(operations, key=lambda each: each.gives_up_s)
     must_fail = all(map(interval.now.must_fail, operations))
@@ -110,7 +110,7 @@ def _operation(
 
 
 def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield what a runtime's own thread does beyond waiting."""
+    """Yield the activities of a runtime's own thread beyond waiting."""
     if interval.is_busy(thread) and not moves_data_of_nccl(thread):
         yield "runs"
     if is_sleep(thread):
@@ -133,7 +133,7 @@ def gives_up(interval: Interval, thread: Thread) -> str:
 
 
 def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield what may end a wait that does not time out before the deadline."""
+    """Yield the events that may end a wait that does not time out before the deadline."""
     call = thread.call
     if is_main_in_turns(interval.process, thread):
         yield from _dead_children(interval)

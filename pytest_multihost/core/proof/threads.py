@@ -1,4 +1,4 @@
-"""What a thread is doing."""
+"""The activity of a thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def is_file_access(thread: Thread) -> bool:
 
 
 def activity_of(thread: Thread, at_s: float) -> Activity:
-    """Return what a thread waits in, and when that ends, relative to `at_s`."""
+    """Return the wait of a thread, and its end relative to `at_s`."""
     return Activity(
         name="sleep" if is_sleep(thread) else thread.call or thread.wchan or "waits",
         target=thread.target,
