@@ -1,8 +1,8 @@
-"""What happened to a world and to each of its ranks, cause first: pure functions of its history.
+"""The outcome of a world and of each of its ranks, cause first: pure functions of its history.
 
 * `rank_facts`: the facts about a rank, folded from the world's events. `symptoms`: exceptions that
   only follow from another rank's failure.
-* `finding`: what happened.
+* `finding`: the outcome.
 * `agreement`: the values in which ranks differ.
 * `fault_progress`: which faults have happened. `active_faults`: which will still act.
 """

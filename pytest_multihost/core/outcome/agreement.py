@@ -57,7 +57,7 @@ class Disagreement:
     is_asked: bool = True
 
     def words(self, root: str, names: Names) -> str:
-        """Return what the ranks have, in one sentence."""
+        """Return the values of the ranks, in one sentence."""
         again = f" (value {self.nth + 1})" if self.nth else ""
         are_alike = len({each.text for each in self.sides}) < len(self.sides)
         sides = "; ".join(each.words(root, names, shows_digest=are_alike) for each in self.sides)

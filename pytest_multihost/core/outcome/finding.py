@@ -1,4 +1,4 @@
-"""What happened to a world, cause first.
+"""The outcome of a world, cause first.
 
 The rule: the first unplanned event decides. A death makes the world `crashed`, a raise `failed` (in
 setup or teardown `error`); a world without such an event that did not end is `hung`. An event that
@@ -78,7 +78,7 @@ _SAME = 80
 
 @dataclass(frozen=True, slots=True)
 class RankFinding:
-    """What happened to one rank.
+    """The outcome of one rank.
 
     Attributes:
         at_s: When, on the monotonic clock; None if nothing went wrong.
@@ -126,7 +126,7 @@ class RankFinding:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What happened to a world.
+    """The outcome of a world.
 
     Attributes:
         reason: One line for the short summary: which ranks, and what happened to them.
@@ -161,7 +161,7 @@ def suspected_hang(ranks: Sequence[RankFacts], reason: str, *, summary: str = ""
     """Return a hang of a world known at one instant only; `blame` finds whether ranks wait.
 
     Args:
-        reason: What was read about the world.
+        reason: The facts read about the world.
     """
     return Finding(
         outcome="hung",
@@ -252,7 +252,7 @@ def _judge_rank(
         last_words = result.last_words.get(facts.rank, "")
         return _died(facts, facts.exit, last_words, symptoms, result.spec.subject)
     if facts.failed_subtests_s and (facts.waits_at_gate or not facts.was_ended):
-        # In a rank that has left the test, they do not explain why others did not end.
+        # In a rank that has returned from the test, they do not explain why others did not end.
         at_s = None if facts.waits_at_gate else facts.failed_subtests_s[0]
         return RankFinding(facts, "failed", at_s, describe_subtests(facts))
     if facts.is_killed_as_planned:
@@ -310,7 +310,7 @@ def _lost_no_rank(finding: RankFinding, ranks: Sequence[RankFinding], result: Wo
 def _asked_nobody(finding: RankFinding, result: WorldResult) -> bool:
     """Return whether a rank gave up at a store that no other rank used or could still come to.
 
-    All others had left the test, or were in operations of their own.
+    All others had returned from the test, or were in operations of their own.
     """
     rank, at_s = finding.facts.rank, finding.at_s
     if finding.outcome != "collateral" or at_s is None:

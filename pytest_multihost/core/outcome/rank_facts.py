@@ -41,7 +41,7 @@ class RankFacts:
         runs_more: Whether code of the program runs when its process ends; see `Parked`.
         leaves: Whether its process ends when its test body is over.
         was_ended: Whether the harness ended its process.
-        interrupted: An exception that left the test without a report, or the backend's failure.
+        interrupted: An exception raised out of the test without a report, or the backend's failure.
         failure: The first report of a raise, or `interrupted`; a raise that xfail expects only if
             there is no other.
         failed_s: When `failure` happened.
@@ -163,7 +163,7 @@ def advance(facts: RankFacts, event: Event) -> RankFacts:
     changes = _changes(facts, event)
     if isinstance(event.body, RankEventBody):
         changes["last_event_s"] = event.at_s
-    # Once for all changes: a copy of so many fields is most of what an event costs.
+    # Once for all changes: a copy of so many fields is most of an event's cost.
     return replace(facts, **changes) if changes else facts
 
 

@@ -29,11 +29,11 @@ _UNANSWERED = re.compile(
 
 
 _SIGNS = frozenset(r"\^$.|?*+()[]{}")
-"""What makes a text a regular expression: all others stand for themselves."""
+"""The characters of regular expressions: a text without them stands for itself."""
 
 
 def is_closed_connection(error: RaisedError) -> bool:
-    """Return whether an exception, or one that it was raised from, is of a closed connection.
+    """Return whether an exception, or its cause, is of a closed connection.
 
     It may come from any library. It follows from another rank's failure only if one has failed.
     """
@@ -41,7 +41,7 @@ def is_closed_connection(error: RaisedError) -> bool:
 
 
 def is_unanswered(error: RaisedError) -> bool:
-    """Return whether an exception, or one that it was raised from, says that no answer came."""
+    """Return whether an exception, or its cause, says that no answer came."""
     return _matches_chain(_UNANSWERED, error)
 
 
@@ -68,7 +68,7 @@ class Symptoms:
     def known_among(self, known: Symptoms) -> tuple[Symptoms, tuple[str, ...]]:
         """Return the symptoms that may be looked for if a file has named these, and the others.
 
-        A file brings no regular expressions: somebody else may have written one that never ends.
+        A file brings no regular expressions: a foreign one may never end.
         So a pattern counts if this installation has it as well, or if it is plain text.
 
         Args:
