@@ -52,7 +52,7 @@ _MAX_BYTES, _MAX_WHY = 1 << 26, 300
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
 _STACKS = re.compile(r"rank-.*\.stacks")
 _NOTED = re.compile(r"rank-.*\.(keys|threads)")
-"""What ranks note for the case that the world hangs; the facts have it then."""
+"""The files that ranks write for the case that the world hangs; the facts have their content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The child processes of a rank to blame, in lines: a data loader's may be what it waits for."""
+"""The child processes of a rank to blame, in lines: it may wait for a data loader's."""
 
 from __future__ import annotations
 

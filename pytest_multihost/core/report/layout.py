@@ -251,7 +251,7 @@ def told_operations(judged: Judgement) -> Mapping[int, Operation]:
     """Return the operations of ranks as the diagnosis tells them, where a snapshot does not.
 
     These are calls in other threads, and collectives that torch's flight recorder counts: the
-    rank's own count lacks those that C++ code has called.
+    rank's own count lacks the calls of C++ code.
     """
     found = dict(judged.in_calls)
     for wait in judged.diagnosis.waits_for if judged.diagnosis is not None else ():

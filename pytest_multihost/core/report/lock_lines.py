@@ -18,7 +18,7 @@ _MAX_THREADS = 4
 
 
 def lock_lines(judged: Judgement) -> Iterator[str]:
-    """Yield what the threads of a rank to blame wait for, and which threads hold that.
+    """Yield the waits of the threads of a rank to blame, and the holders.
 
     If the holder of the main thread's lock is not known, yield the lines of the other threads: one
     of them may hold it.

@@ -36,7 +36,7 @@ def escaped(value: object, limit: int = _MAX_CELL) -> str:
 def quoted(text: str) -> str:
     """Return a text for a document that people also read as it is: it cannot begin an element.
 
-    `escaped` is for tables, whose source nobody reads; here letters and full stops stay.
+    `escaped` is for tables, whose source people do not read; here letters and full stops stay.
     """
     line = visible(" ".join(CONTROLS.sub(" ", text).split()))
     return _BEGINS.sub(lambda found: f"&#{ord(found[0])};", line)

@@ -80,7 +80,7 @@ def page_sections(
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: then nothing is cut, because the reader of a log cannot widen it.
         shows_native: Whether native frames are shown, if they were read.
-        quotes_file: Whether the world was read from a file, which anybody may have written.
+        quotes_file: Whether the world was read from a file, which may be foreign.
     """
     result = judged.result
     least, most = WIDTHS
@@ -115,7 +115,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     result, diagnosis, finding = judged.result, judged.diagnosis, judged.finding
     names = result.spec.names
     if finding.outcome == "hung" and finding.headline is not None:
-        # The page begins with what the runtime has raised in a rank, and not with the headline.
+        # The page begins with the runtime's exception in a rank, and not with the headline.
         yield from _wrapped(f"HUNG  {finding.reason}", width)
     grounds: list[str] = []  # why the world was ended, and the confidence of its diagnosis
     if diagnosis is not None:
@@ -152,7 +152,7 @@ def _wrapped(text: str, width: int) -> Iterator[Line]:
 def _divergence_lines(
     divergence: Divergence, culprits: Collection[int], names: Names
 ) -> Iterator[Line]:
-    """Yield how many operations the ranks had in common, and what each side did next."""
+    """Yield how many operations the ranks had in common, and the next operation of each side."""
     yield titled_line("diverged", divergence.lead)
     for side in divergence.sides:
         is_culprit = set(side.ranks) <= set(culprits)

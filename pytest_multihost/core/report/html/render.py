@@ -42,7 +42,7 @@ def display_text(text: str) -> str:
 def inside(path: str) -> str:
     """Return the address of a path below a folder for the attribute of a link.
 
-    A path that leaves the folder leads nowhere: the artifacts of somebody else may name it. No
+    A path that leaves the folder leads nowhere: foreign artifacts may name it. No
     address begins with a scheme, since a colon is quoted, or with an empty part, as "//host" does.
     """
     parts = path.split("/")

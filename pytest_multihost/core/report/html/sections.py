@@ -61,7 +61,7 @@ class PageModel:
         logs: The output of each rank, cut to a readable size.
         source_lines: Numbered lines around the culprit's place.
         files: Names of the files beside the page.
-        is_of_file: Whether the world was read from a file, which anybody may have written.
+        is_of_file: Whether the world was read from a file, which may be foreign.
     """
 
     judged: Judgement
@@ -93,7 +93,7 @@ class PageModel:
 
     @cached_property
     def parked(self) -> frozenset[int]:
-        """Ranks that had left the test and waited in the harness, so their stacks show only it."""
+        """Ranks that had returned from the test and waited in the harness, as their stacks show."""
         return self.judged.finding.in_harness
 
     def native_threads(self, rank: int) -> Sequence[NativeThread]:
@@ -289,7 +289,7 @@ def ranks_by_role(page: PageModel) -> list[RankResult]:
 
 
 def open_operations(rank: int, page: PageModel) -> list[str]:
-    """Return up to two operations of a rank's last snapshot, those that it waits in if any."""
+    """Return up to two operations of a rank's last snapshot, its waits if any."""
     seen = page.last_seen.get(rank)
     operations = seen.operations if seen else ()
     waited = [each for each in operations if each.waited_s is not None] or list(operations)
@@ -317,7 +317,7 @@ def exit_words(rank: RankResult, page: PageModel) -> str:
 
 
 def lock_texts(page: PageModel) -> list[str]:
-    """Return what the threads of a rank to blame wait for, and which threads hold that."""
+    """Return the waits of the threads of a rank to blame, and the holders."""
     return list(lock_lines(page.judged))
 
 
