@@ -47,7 +47,7 @@ def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the content of a TOML text that anybody may have written.
+    """Return the content of a foreign TOML text.
 
     Raises:
         ValueError: It is not TOML, or nested too deep.

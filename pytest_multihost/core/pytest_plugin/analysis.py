@@ -39,7 +39,7 @@ class Analysis:
     Attributes:
         name: The key of `record` in verdict.json.
         record: JSON for verdict.json; None becomes null.
-        headline: One line on what is wrong, if the analysis fails the test.
+        headline: One line on the fault found, if the analysis fails the test.
         fails_test: Whether the analysis fails the test. A warning that is an error (-W error) fails
             it as well.
         lines: Lines for the page of a world that hung or failed, by their titles.

@@ -1,8 +1,8 @@
 """Runs a function on ranks that are forked from pytest's own process, inside a test.
 
 The test itself runs here, once, and may have set up anything: the ranks have a copy of it, as
-processes have that multiprocessing forks. The world has what other worlds have: a watchdog, faults,
-hazards, a verdict and artifacts.
+processes have that multiprocessing forks. The world is like other worlds: it has a watchdog,
+faults, hazards, a verdict and artifacts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CallHungError(pytest.fail.Exception):  # type: ignore[misc, name-defined]
 def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 2) -> None:
     """Run ``fn(rank, *args)`` on `nprocs` ranks, inside a test that runs in pytest's process.
 
-    It takes the place of `torch.multiprocessing.spawn`, and raises what that would raise:
+    It takes the place of `torch.multiprocessing.spawn`, and raises the same exceptions:
     `ProcessRaisedException` with the traceback of the rank, or `ProcessExitedException`. The ranks
     are forked from pytest's process, so nothing is imported again, and nothing need be pickled. A
     hang is proven, and fails the test with its verdict.
@@ -166,7 +166,7 @@ def run_call(
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the ranks of a call tell pytest's process, in files of a folder.
+    """The answers of a call's ranks to pytest's process, in files of a folder.
 
     Attributes:
         folder: Of this call alone.
@@ -175,11 +175,11 @@ class Answers:
     folder: str
 
     def give(self, rank: int, value: object) -> None:
-        """Keep what a rank tells; it must be possible to pickle it."""
+        """Keep the answer of a rank; it must be possible to pickle it."""
         files.write(Path(self.folder, str(rank)), pickle.dumps(value))
 
     def of(self, rank: int, default: object = None) -> Any:  # noqa: ANN401 - any value
-        """Return what a rank has told."""
+        """Return the answer of a rank."""
         path = Path(self.folder, str(rank))
         return pickle.loads(path.read_bytes()) if path.exists() else default  # noqa: S301 - our own
 

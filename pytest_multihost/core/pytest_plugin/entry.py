@@ -1,7 +1,7 @@
 """The plugin's hooks, in the order in which pytest calls them.
 
 Every run of pytest imports this module, so it imports nothing heavy. The hook that finds worlds
-imports what they need.
+imports their modules.
 
 Two more sets of hooks are registered when they are needed: those of a run with worlds (`run`), and
 those of an interpreter that a controller has started (`server_process`). Inside a rank,

@@ -20,7 +20,7 @@ def hint_of_id(args: Iterable[str], tests: Mapping[str, Axes], backends: Collect
     """Return advice for the first of some ids that has a wrong size or backend; empty if none has.
 
     Args:
-        args: What pytest was asked to run.
+        args: pytest's arguments.
         tests: The collected multihost tests, by their ids without parameters.
     """
     for arg in args:

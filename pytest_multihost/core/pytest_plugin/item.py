@@ -106,7 +106,7 @@ class MultihostItem(pytest.Item):
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def iter_markers(self, name: str | None = None) -> Iterator[pytest.Mark]:
-        """Yield the markers except those that only the ranks can evaluate.
+        """Yield the markers except markers that only the ranks can evaluate.
 
         xfail is about exceptions, which are raised in the ranks. A skipif condition that is a
         string is evaluated in the test's module, and may ask the world for its size.
@@ -158,8 +158,8 @@ def finish_report(
     """Set the status of pytest's report of a multihost item to the result of its ranks.
 
     Call it after every other plugin's makereport, because the ranks have decided what skip, xfail
-    and error mean for their world. What fails or skips the test in this process remains: a hook
-    may check what the ranks have left behind.
+    and error mean for their world. A failure or a skip in this process remains: a hook
+    may check the remains of the ranks.
     """
     attempt = item.stash.get(_ATTEMPT, None)
     if attempt is None or call.when == "setup":
@@ -180,7 +180,7 @@ def finish_report(
 def _has_own_status(
     call: pytest.CallInfo[None], report: pytest.TestReport, attempt: CompletedAttempt
 ) -> bool:
-    """Return whether a hook in this process has failed a test, or has skipped one that passed."""
+    """Return whether a hook in this process has failed a test, or has skipped a passed test."""
     if call.excinfo is not None and not isinstance(call.excinfo.value, WorldFailedError):
         is_failure = not isinstance(call.excinfo.value, pytest.skip.Exception)
     else:

@@ -54,7 +54,7 @@ class LaunchRequirements:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables to set, including those that preload libraries."""
+        """The environment variables to set, including the ones to preload libraries."""
         own = dict(self.env)
         libraries = [each.library.find() for each in self.preloads]
         return {**own, **preload_variables({**os.environ, **own}, libraries)}
@@ -142,7 +142,7 @@ class Launchers:
         return launcher
 
     def is_ready(self, requirements: LaunchRequirements) -> bool:
-        """Return whether `get` would not wait, unless nobody has prepared this launcher."""
+        """Return whether `get` would not wait, unless this launcher was not prepared."""
         starting = self._starting.get(requirements)
         return starting is None or starting.is_ready
 
@@ -239,7 +239,7 @@ class Launchers:
         return self._host_problems[kind.name]
 
     def describe(self) -> str:
-        """Return the ways of launching in use, with the reasons for those that are not cheapest."""
+        """Return the ways of launching in use, with reasons if they are not the cheapest."""
         parts = []
         for requirements, launcher in self._open.items():
             why = dict.fromkeys([*requirements.reasons, *launcher.reasons])

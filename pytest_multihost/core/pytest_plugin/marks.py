@@ -195,7 +195,7 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> Axes | None:
     markers are not reported here but in the test's plan, at the end of the collection.
 
     Returns:
-        The test's sizes and backends; None if it is no multihost test or its markers are wrong.
+        The test's sizes and backends; None if it is not a multihost test or its markers are wrong.
     """
     item = metafunc.definition
     if not is_multihost(item, settings):

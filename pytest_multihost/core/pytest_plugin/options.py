@@ -146,7 +146,7 @@ def offered_options(config: pytest.Config) -> Sequence[Option[Any]]:
 def with_host_kinds(
     options: Iterable[Option[Any]], kinds: Collection[HostKind]
 ) -> Sequence[Option[Any]]:
-    """Return the options with `HOSTS` replaced by one that knows the kinds of hosts."""
+    """Return the options with `HOSTS` replaced by an option that knows the kinds of hosts."""
     return [hosts_option(kinds) if each is HOSTS else each for each in options]
 
 
@@ -190,7 +190,7 @@ _INI = " (ini)"
 def _replayed_options(config: pytest.Config, known: Iterable[Option[Any]]) -> Mapping[str, str]:
     """Return the texts of the options in the token of --multihost-replay.
 
-    A token is pasted from a log that somebody else may have written. So it sets only options that
+    A token is pasted from a log that another user may have written. So it sets only options that
     decide what world a test has, and none that starts commands, loads code or names files.
 
     Raises:
@@ -247,7 +247,7 @@ def _source(
 
 
 def _text_in_file(config: pytest.Config, option: Option[Any]) -> str:
-    """Return what the configuration file sets; empty if nothing.
+    """Return the text in the configuration file; empty if none.
 
     Raises:
         pytest.UsageError: It is a list of pyproject.toml, which pytest before 10 lets pass.

@@ -302,7 +302,7 @@ class FaultOptions:
     """The command line's options about faults.
 
     Attributes:
-        offers: What plugins offer for worlds.
+        offers: The offers of plugins for worlds.
         everywhere: Faults for every multihost test, from --multihost-fault.
         seed: The seed of every world, from --multihost-seed.
         replay: The world to repeat, from the token of --multihost-replay.
@@ -337,7 +337,7 @@ class FaultOptions:
     def imports_named(self, nodeid: str, marked: MarkerSettings) -> bool:
         """Return whether all modules that a test's faults name are named by the user's own faults.
 
-        A token may be somebody else's, and whoever names a module runs it.
+        A token may be foreign, and a named module is run.
         """
         if self.replay is None or not self.replay.is_of(nodeid):
             return True

@@ -111,7 +111,7 @@ def run_without_tests(config: pytest.Config) -> Run:
 
 
 def _announcement(run: Run, chosen: Sequence[pytest.Item], verbosity: int) -> Iterator[str]:
-    """Yield what the run says before its first test.
+    """Yield the lines of the run before its first test.
 
     Args:
         verbosity: pytest's; negative: only warnings are wanted.
@@ -270,7 +270,7 @@ class Run:
         """Run one world of an item; skip or fail the item if this machine cannot run it.
 
         Args:
-            launcher: What starts the ranks, if they run something else than the item.
+            launcher: The launcher of the ranks, if they run something else than the item.
 
         Raises:
             KeyboardInterrupt: As for `run_item`.
@@ -333,7 +333,7 @@ class Run:
         return changed
 
     def _lacking(self, plan: Plan, spec: WorldSpec) -> str | None:
-        """Return what the machines of the ranks lack for a world; None or empty: nothing."""
+        """Return the part that the machines of the ranks lack for a world; None or empty: none."""
         if self.others is None:
             return replace(plan.planned, spec=spec).lacking
         try:

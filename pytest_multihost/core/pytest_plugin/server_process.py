@@ -115,9 +115,9 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
 def prepare_server(
     config: pytest.Config, items: Sequence[pytest.Item], backends: Iterable[Backend]
 ) -> Callable[[], None]:
-    """Do once in the server what every forked rank would otherwise have to do.
+    """Do in the server once the work that each forked rank would repeat.
 
-    Returns what the server must do when it ends.
+    Returns a function that the server must call when it ends.
 
     All ranks share a page of memory that is written here; a page written in a rank is copied, and
     such copies are most of a rank's cost. Libraries get one thread, because a process must have

@@ -1,10 +1,10 @@
 """Session fixtures that the server sets up once, before it forks ranks.
 
-A fixture of a test is set up in each rank, because it may hold what a fork would break: threads,
-sockets, process groups. A model that takes half a minute to load holds none of these. The setting
-`multihost_shared_fixtures` names such fixtures. The server sets them up before its first fork, so
-all ranks of all tests share their values, copy-on-write, and their teardown runs once, in the
-server.
+A fixture of a test is set up in each rank, because it may hold things that a fork would break:
+threads, sockets, process groups. A model that takes half a minute to load holds none of these. The
+setting `multihost_shared_fixtures` names such fixtures. The server sets them up before its first
+fork, so all ranks of all tests share their values, copy-on-write, and their teardown runs once, in
+the server.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def share_fixtures(names: Iterable[str], items: Iterable[pytest.Item]) -> Callab
     An exception of a fixture is not raised here: each rank that requests the fixture raises it.
 
     Args:
-        names: The fixtures' names; one that no item requests is not set up.
+        names: The fixtures' names; a fixture that no item requests is not set up.
         items: The collected items, as pytest has collected them.
 
     Raises:

@@ -8,7 +8,7 @@ from pytest_multihost.core.model.printable import bounded, printable
 
 
 def usage_error(text: str) -> pytest.UsageError:
-    """Return an error of usage; its text may quote what a node or a file says.
+    """Return an error of usage; its text may quote a node or a file.
 
     All errors of usage are made here, so that none repaints the terminal or is taken for a command.
     """
