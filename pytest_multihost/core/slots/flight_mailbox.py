@@ -72,8 +72,8 @@ class FlightMailbox:
 
         Args:
             for_histories: Whether to ask for histories as well. To make them, torch looks into
-                modules that the rank may just be importing, so only a world that is over may be
-                asked.
+                modules that the rank may be importing at that moment, so only a world that is over
+                may be asked.
         """
         with contextlib.suppress(OSError):  # ENXIO: no reader; EAGAIN: the FIFO is full
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK)

@@ -17,7 +17,7 @@ Beside it, in a sparse file, lies the rank's history: for each group a ring of t
 collectives, at the index that their sequence gives. It is read only when the world is judged.
 
 If a rank keeps all its operations, a record that a new one overwrites moves to another sparse file,
-the archive. So what is recorded is complete, and the first `RECORDS` operations cost nothing more.
+the archive. So the record is complete, and the first `RECORDS` operations cost nothing more.
 
 Only the rank's table of texts has a lock: a rank that dies or is stopped while it holds a lock in
 shared memory would hold it for ever. Instead each record ends with its own number, and a reader
@@ -211,7 +211,7 @@ class SlotPage:
     Texts and groups are referred to by number; obtain the numbers once, outside of hot paths.
     Every method is thread-safe.
 
-    A new page has no file, so what is written to it is not readable from outside. This lets the
+    A new page has no file, so its content is not readable from outside. This lets the
     server bind wrappers to it before it forks a rank; the rank then opens the file.
     """
 
@@ -416,7 +416,7 @@ class SlotPage:
         return at
 
     def note(self, call: Call, now_ns: int, source: SourceRef, detail: int) -> None:
-        """Record a group's next collective in the history alone: nobody ever waits in it."""
+        """Record a group's next collective in the history alone: no thread ever waits in it."""
         self._halves[call.count_at] = sequence = next(call.sequence)
         at = call.ring_at + sequence % ENTRIES * ENTRY.size
         _pack_entry(self._history, at, now_ns, sequence, detail, *source, call.data)
@@ -447,7 +447,7 @@ class SlotPage:
         self._halves[at * 2 + FLAGS_AT // 4] |= HANDED_ON
 
     def count(self, at: int, began_ns: int, now_ns: int, sequence: int) -> bool:
-        """Record a new end and number of the operation at `at`, if it is the one that began then.
+        """Record a new end and number of the operation at `at`, if that operation began then.
 
         Returns:
             Whether it is; False if another operation has taken its room.
@@ -616,7 +616,7 @@ def _open_operations(data: bytes | None, rank: int) -> tuple[Operations, float]:
 
 
 def texts_of(data: bytes) -> Mapping[int, str]:
-    """Return the texts by number; empty for one that was written after the page was read.
+    """Return the texts by number; empty for a text written after the page was read.
 
     Raises:
         UnreadableError, struct.error: The page is broken.
@@ -647,7 +647,7 @@ def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
 
 
 def written_size(records: bytes | memoryview) -> int:
-    """Return the size of the records up to the last one that is used: a small part of a page."""
+    """Return the size of the records up to the last used one: a small part of a page."""
     whole = memoryview(records)[: len(records) // STRIDE * STRIDE]
     began = whole.cast("Q")[::WORDS].tolist()
     count = began.index(0) if 0 in began else len(began)
@@ -676,7 +676,7 @@ def parse_group(text: str) -> GroupKey:
 
 
 def check_page(data: bytes) -> None:
-    """Check the page of a rank of another machine; one that is not whole yet passes.
+    """Check the page of a rank of another machine; an incomplete page passes.
 
     Raises:
         UnreadableError: It is broken.

@@ -32,7 +32,7 @@ _FOUND = re.compile(rb"\n\.\.\. (\d+) bytes of this log were cut here: ")
 _TERM_NOTICE = re.compile(
     rb"^W\d{4} .* preemption_notifier\.cc:\d+\] SIGTERM caught at .*\n", re.MULTILINE
 )
-"""What jax's runtime writes in each rank that the harness ends by SIGTERM."""
+"""The notice of jax's runtime in each rank that the harness ends by SIGTERM."""
 
 _MAX_LAST_BYTES = 100_000
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -59,7 +59,7 @@ class RankLogs:
         self.paths, self._next_s = tuple(paths), 0.0
 
     def begin_end(self) -> None:
-        """Note what was written before the ranks are ended."""
+        """Note the sizes of the logs before the ranks are ended."""
         self._sizes = {path: path.stat().st_size for path in self.paths if path.exists()}
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class RankLogs:
 
 
 def _remove_notice(path: Path, size: int) -> None:
-    """Remove the runtime's notice of SIGTERM from what was written beyond `size`."""
+    """Remove the runtime's notice of SIGTERM from the text written beyond `size`."""
     with contextlib.suppress(OSError), path.open("r+b") as file:
         file.seek(size)
         last = file.read(_MAX_LAST_BYTES)

@@ -23,8 +23,8 @@ _OTHERS = ("main", "tasks", "locks", "files")
 def dump_signal(kind: DumpKind) -> int:
     """Return the signal on which a rank writes this kind of dump.
 
-    SIGURG for stacks, which every rank is asked for: nobody sends it unasked, and should a rank
-    lose its handler at this very moment, the signal is ignored. SIGUSR1 and SIGUSR2 announce
+    SIGURG for stacks, which every rank is asked for: no process sends it unasked, and should a rank
+    lose its handler at this moment, the signal is ignored. SIGUSR1 and SIGUSR2 announce
     termination in torchelastic and Slurm; real-time signals end a process that does not handle
     them.
     """
