@@ -174,7 +174,7 @@ def entered_with_items(frame: FrameType) -> int:
 
 PROCESS_BEGIN: Final = "_bootstrap"
 """The function of multiprocessing that each process begins with; its caller may be the parent. In a
-version that calls it otherwise no process is told from its parent's frames."""
+version that calls it otherwise no process can be distinguished from its parent's frames."""
 
 WORKERS: Final = (
     ("multiprocessing/pool.py", "worker"),
@@ -288,7 +288,7 @@ def pool_threads() -> Collection[threading.Thread]:
 
 
 def keep_sockets_in(directory: str) -> None:
-    """Have multiprocessing keep its sockets in `directory` instead of one that it makes in /tmp.
+    """Have multiprocessing keep its sockets in `directory` instead of its own directory in /tmp.
 
     multiprocessing removes its own directory at exit, which a killed rank never reaches.
     """
@@ -442,10 +442,10 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
     """Return the dump that `faulthandler` wrote as text.
 
     Follows CPython's Python/traceback.c, 3.11 to 3.14: a thread's name in brackets is new in 3.14;
-    after 100 frames comes an indented line with dots, after 100 threads one that is not indented;
-    other lines (``<no Python frame>``, ``Garbage-collecting``) carry no frame. If the file holds
-    several dumps, the last one counts: an empty line separates the threads of one dump, but no
-    empty line separates two dumps.
+    after 100 frames comes an indented line with dots, after 100 threads such a line without
+    indentation; other lines (``<no Python frame>``, ``Garbage-collecting``) carry no frame. If the
+    file holds several dumps, the last one counts: an empty line separates the threads of one dump,
+    but no empty line separates two dumps.
 
     Args:
         text: The file's content, possibly cut off at the end.

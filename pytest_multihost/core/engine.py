@@ -188,7 +188,7 @@ class _WorldRun:
         started_s: When it began; all times are on the monotonic clock.
         history: All events so far, in the order of arrival.
         facts: The facts about each rank, summarised from the history.
-        failed: When each rank has died or raised, for those that have.
+        failed: The times at which ranks died or raised, by rank.
         leftovers: Command lines of processes that ranks had left behind.
         observed: The watchdog's observations, once it is closed.
         decided_s: When the harness decided to end the world.
@@ -331,14 +331,14 @@ class _WorldRun:
         return min([own_s, *(each.interval_s() for each in needs.services)])
 
     def _is_influenced(self, now: float) -> bool:
-        """Return whether a service influences ranks now, so that their waits are no hang."""
+        """Return whether a service influences ranks now, so that their waits are not a hang."""
         return any(each.is_acting(now) for each in self.surroundings.services)
 
     def _due(self, now: float) -> Sequence[Action]:
         """Return the actions of the first service with any; acting services exclude the others.
 
-        Services that only observe are asked last, so that what they see comes before whatever
-        another one decided without it.
+        Services that only observe are asked last, so that their observations come before the
+        decisions of others.
         """
         services = self.surroundings.services
         deadline_s, ending = self._next_deadline()
@@ -382,7 +382,7 @@ class _WorldRun:
         """Have the watchdog take a snapshot; return why the world must end now, None if not.
 
         Before `go` only the start-up timeout applies, because importing a runtime looks like a
-        hang. A wait for a fault that is still to act is no hang either.
+        hang. A wait for a fault that is still to act is not a hang either.
         """
         self.snapshot_s, self.is_proven = now, False
         if "go" not in self.opened or self._is_influenced(now):
@@ -478,7 +478,7 @@ class _WorldRun:
         """Return the time of the next deadline, and the ending it causes.
 
         The grace period after a rank has failed restarts at each gate that opens, because the
-        other ranks have only just continued.
+        other ranks have only then continued.
 
         Args:
             is_patient: Whether to ignore `patience_s`.
@@ -552,7 +552,7 @@ class _WorldRun:
         return f"{self.spec.names.of(each.rank for each in late)} still in {phase}"
 
     def _end(self, world: RunningWorld) -> None:
-        """End the world; of its last events, record only those that the test itself caused.
+        """End the world; of its last events, record only the events that the test itself caused.
 
         After the decision the harness influences the ranks: for example, a request for the stacks
         of a stopped rank continues it.
@@ -591,8 +591,8 @@ def _failed_s(facts: RankFacts) -> float | None:
 def _one_of_each_kind(ranks: Sequence[int], last: Sequence[RankSnapshot]) -> list[int]:
     """Return some of the ranks: the first in each operation at each line, and in none.
 
-    A thousand ranks that all write their stacks would take the machine's memory: each copies what
-    it touches.
+    A thousand ranks that all write their stacks would take the machine's memory: each copies the
+    pages it touches.
     """
     kinds: dict[object, int] = {}
     for each in last:

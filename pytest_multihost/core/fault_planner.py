@@ -59,7 +59,7 @@ class FaultPlanner(Protocol):
         """
 
     def lacking(self, fault: Fault) -> str | None:
-        """Return what this machine lacks for a fault; None or empty: nothing."""
+        """Return the part that this machine lacks for a fault; None or empty: none."""
 
 
 class _NoFaults:

@@ -39,7 +39,7 @@ def artifacts_folder() -> Path:
 
 
 ACCESS: Mapping[str, int] = {"me": 0o700, "group": 0o750, "all": 0o755}
-"""Who may read artifacts, and the mode of their directories."""
+"""The modes of the artifacts' directories, by the users who may read them."""
 
 
 def artifacts_access() -> int:
@@ -185,7 +185,7 @@ def append(path: Path, text: str) -> None:
 
 
 def write_named(path: Path, text: str | bytes) -> None:
-    """Write a file whose name a user has given, who may be root in a folder of somebody else.
+    """Write a file whose name a user has given, and the user may be root in a foreign folder.
 
     Raises:
         OSError: It cannot be written, or is a device, a FIFO or a directory.

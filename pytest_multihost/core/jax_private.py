@@ -62,7 +62,7 @@ EMIT_CALLBACK: Final = "emit_python_callback"
 CLUSTERS: Final = "jax._src.clusters"
 CLUSTER: Final = "ClusterEnv"
 """The module and the base class of environments in which `jax.distributed.initialize()` finds its
-arguments; the first one that is present is used."""
+arguments; the first class present is used."""
 
 TAKE_ARRAYS: Final = "_array_shard_arg"
 TAKE_OTHERS: Final = "_shard_np_array"

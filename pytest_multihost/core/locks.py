@@ -1,6 +1,6 @@
-"""Locks of files that other processes take, too: nobody waits for one without an end.
+"""Locks of files that other processes take, too: no process waits for one without an end.
 
-Whoever may read a file may lock it with flock(2), and so may a process that never ends. A lock here
+Any reader of a file may lock it with flock(2), also a process that never ends. A lock here
 only keeps processes of one user in order, so a process that has waited long enough goes on.
 """
 

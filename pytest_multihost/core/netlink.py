@@ -24,7 +24,7 @@ _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG, sock_diag(7)
 _BUFFER = 1 << 17
 _TRIES = 3
 _sequence = itertools.count(1)
-"""Distinguishes answers to a request from late answers to an earlier one that has timed out."""
+"""Numbers of requests: late answers to an earlier request that has timed out have another."""
 
 
 def open_sock_diag() -> socket.socket:

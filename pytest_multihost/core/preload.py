@@ -31,7 +31,7 @@ _FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-U_FORTIFY_SOURCE", "-pthrea
 _LIBRARIES = ("-ldl",)
 
 _SPECIAL = re.compile(r"[\s:;$]")
-"""What has a meaning in LD_PRELOAD (ld.so(8))."""
+"""The characters with a meaning in LD_PRELOAD (ld.so(8))."""
 
 
 @dataclass(frozen=True, slots=True)

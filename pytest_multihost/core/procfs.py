@@ -1,4 +1,4 @@
-"""What the kernel says of processes in /proc, for the modules of all rooms.
+"""The facts about processes in /proc, for the modules of all rooms.
 
 The readers of snapshots, which read much more of each process, are in `watch.kernel`. No `Path`
 here: it would cost each rank pages.
@@ -32,7 +32,7 @@ def children_of(pid: int) -> list[int]:
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
         return [child for each in tasks for child in _started_by(pid, each)]
-    except OSError:  # it is gone, a thread of it has just ended, or this kernel has no such lists
+    except OSError:  # it or a thread of it has ended, or this kernel has no such lists
         return [each for each in process_ids() if _parent_of(each) == pid]
 
 

@@ -65,7 +65,7 @@ def commands_source(command: str, source: PluginSource) -> PluginSource:
     installed plugins are asked.
 
     Raises:
-        SettingError: Another user may have written what would be loaded.
+        SettingError: Another user may have written a file that would be loaded.
     """
     adds = re.compile(
         rb"add_parser\(\s*[\"']%s[\"']" % re.escape(command.encode("utf-8", "replace"))

@@ -144,7 +144,7 @@ def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
 
 @contextlib.contextmanager
 def terminal_muted(config: pytest.Config) -> Iterator[None]:
-    """Drop what the terminal reporter writes within the block."""
+    """Drop the output of the terminal reporter within the block."""
     writer: Any = terminal_writer(config)
     if writer is None:
         yield
@@ -256,7 +256,7 @@ def xfail_in_force(item: pytest.Item) -> Xfail | None:
 def xfail_before_setup(item: pytest.Item) -> Xfail | None:
     """Return the xfail mark that `item` has before its setup; None if it has no valid one.
 
-    pytest evaluates the marks again, and reports what is wrong with them.
+    pytest evaluates the marks again, and reports their errors.
     """
     if item.config.getoption("runxfail", None) in (None, True):
         return None

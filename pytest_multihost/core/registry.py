@@ -60,7 +60,7 @@ def complete(manager: pluggy.PluginManager) -> None:
 
 
 def register_extensions(manager: pluggy.PluginManager) -> None:
-    """Register the plugins of all extensions, except those that the user has switched off."""
+    """Register the plugins of all extensions, unless the user has switched them off."""
     for name, module in extension_plugins():
         if not manager.is_blocked(name) and not manager.has_plugin(name):
             manager.register(module, name)
@@ -74,7 +74,7 @@ def unregister_all(manager: pluggy.PluginManager) -> None:
 
 
 def offered_recorders(hook: pluggy.HookRelay) -> tuple[RecorderPart, ...]:
-    """Return what all plugins record in ranks."""
+    """Return the recorders of all plugins."""
     return tuple(part for group in hook.pytest_multihost_recorders() for part in group)
 
 

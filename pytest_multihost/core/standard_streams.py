@@ -1,4 +1,4 @@
-"""The standard streams of a program: closed by its starter, read by nobody, or on a full disk."""
+"""The standard streams of a program: closed by its starter, without a reader, or on a full disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_closed_streams() -> None:
 
 
 def has_lost_its_reader(stream: TextIO) -> bool:
-    """Return whether a stream is a pipe or a socket that nobody reads any more."""
+    """Return whether a stream is a pipe or a socket without a reader."""
     poll = select.poll()
     try:
         poll.register(stream.fileno(), 0)
@@ -46,7 +46,7 @@ def has_lost_its_reader(stream: TextIO) -> bool:
 
 
 class _Fitting(io.FileIO):
-    """A file that drops what does not fit onto its disk."""
+    """A file that drops the data that does not fit onto its disk."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write as much as fits; return how much was written or dropped."""
@@ -69,7 +69,7 @@ def drop_what_does_not_fit() -> None:
 
 
 def drop_output(stream: TextIO) -> None:
-    """Drop what a stream still holds, so that the end of the interpreter does not write it."""
+    """Drop the buffered output of a stream, so that the interpreter does not write it at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)

@@ -1,6 +1,6 @@
 """All uses of private parts of torch; torch 2.9 to 2.13 are known.
 
-Nothing is imported here: functions take the torch module that has just been imported. Constants
+Nothing is imported here: functions take the torch module, freshly imported. Constants
 name the functions that the recorder wraps. If another version lacks a part, AttributeError is
 raised or the result is empty. The recorder then records less, and a rank that waits in an
 unrecorded operation counts as waiting in an unknown one.
@@ -34,7 +34,7 @@ MAKE_GROUP: Final = "_new_group_with_tag"
 """The function of `distributed_c10d` that makes all groups except the default one."""
 
 BUILD_GROUP: Final = "_new_process_group_helper"
-"""The function of `distributed_c10d` that builds every group except one that is split off another.
+"""The function of `distributed_c10d` that builds every group except groups split off another.
 Programs call it to make groups between several torch worlds."""
 
 MEET_BY_STORE: Final = "_store_based_barrier"
@@ -47,7 +47,7 @@ ARCHIVE_WRITER: Final = "torch._C.PyTorchFileWriter"
 SPAWN: Final = "torch/multiprocessing/spawn.py"
 SPAWNS: Final = ("start_processes", "spawn")
 SPAWNED: Final = "_wrap"
-"""The file of `spawn`, its functions that start `nprocs` processes, and the one that runs in each,
+"""The file of `spawn`, its functions that start `nprocs` processes, and the function run in each,
 whose variable `i` is the process's number."""
 
 BACKWARD: Final = ("torch/autograd/graph.py", "_engine_run_backward")
@@ -132,7 +132,7 @@ def is_of_this_process(store: TorchObject) -> bool:
 
 
 def agree_in(store: TorchObject, key: str, value: str) -> str:
-    """Return what the first process has proposed as the value of a key; never waits for another.
+    """Return the value of a key that the first process has proposed; never waits for another.
 
     It takes one message to the store and back, as long as the store's host answers.
 
@@ -217,7 +217,7 @@ def queue_of_indices(*args: TorchObject, **kwargs: TorchObject) -> TorchObject:
 def registries_of(module: TorchObject) -> Iterator[tuple[str, Registry, Registry]]:
     """Yield the name of each module in a module, and the registries of its parameters and buffers.
 
-    A registry is the module's own, so it has what the program registers or assigns later.
+    A registry is the module's own, so it has later registrations and assignments, too.
     """
     for name, each in module.named_modules():
         yield name, each._parameters, each._buffers

@@ -1,6 +1,7 @@
 """Whether other users may have made, or may replace, a file that this user's processes trust.
 
-That takes more than the file: whoever may rename one of the folders above it replaces it as well.
+That takes more than the file: a user who may rename one of the folders above it replaces it as
+    well.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pytest_multihost.core.model.errors import LaunchError
 def why_untrusted(path: Path) -> str:
     """Return why another user may replace a file or a folder; empty if none may.
 
-    The file and all folders above it must belong to this user or to root, and nobody else may write
-    them. Folders in which everybody may make files, but replace only their own (as /tmp), count as
-    those that nobody else may write. So does a group that is the user's alone.
+    The file and all folders above it must belong to this user or to root, and no other user may
+    write them. Folders in which all users may make files, but replace only their own (as /tmp),
+    count as folders that no other user may write. So does a group that is the user's alone.
 
     In a user namespace root's folders belong to the number of all users without one there. So
     folders of the owner of "/" count as root's, but not the file itself, nor the folder it is in.
@@ -66,10 +67,10 @@ def listeners(port: int) -> frozenset[int]:
 def require_own_listener(port: int) -> bool:
     """Check that no other user listens at a port of this machine that was reserved for this world.
 
-    What listens there tells ranks whom to connect to, and what to unpickle.
+    The listener there tells ranks their peers' addresses, and sends data to unpickle.
 
     Returns:
-        Whether this user listens there: then nobody else can begin to.
+        Whether this user listens there: then no other user can begin to.
 
     Raises:
         LaunchError: Another user does.
@@ -87,7 +88,7 @@ def require_own_listener(port: int) -> bool:
 
 
 def _owners() -> frozenset[int]:
-    """Return the users whose files are trusted: this one, and the one who owns the file system."""
+    """Return the users whose files are trusted: this one, and the owner of the file system."""
     # In a user namespace root's files belong to another number.
     return frozenset((os.geteuid(), 0, os.stat("/").st_uid))  # noqa: PTH116 - as for PTH115
 

@@ -1,4 +1,4 @@
-"""The plan of a world: what its user describes, completed with what plugins offer.
+"""The plan of a world: its user's description, completed with the offers of plugins.
 
 Tests and scripts describe their worlds in different ways, and this module completes both alike.
 """
@@ -28,12 +28,12 @@ from pytest_multihost.core.services import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """What plugins offer for worlds.
+    """The offers of plugins for worlds.
 
     Attributes:
         planner: Reads and checks faults.
         services: The kinds of services; of two with one name the first counts.
-        recorders: What plugins record in ranks.
+        recorders: The recorders of plugins.
     """
 
     planner: FaultPlanner
@@ -115,7 +115,7 @@ def plan_world(
 
     Args:
         draft: The world as its user describes it. Its faults may name ranks by words and roles.
-        backend: Its backend; with roles, the backend of those that name none.
+        backend: Its backend; with roles, the backend of roles that name none.
         role_backends: The backend of each role, in order.
         services: The services for which the user asks, see `asked_for`.
     """

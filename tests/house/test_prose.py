@@ -20,7 +20,7 @@ GUIDE = [page for page in PAGES if page.name not in {"ARCHITECTURE.md", "changel
 PACKAGE = ROOT / "pytest_multihost"
 FREE_IN_MESSAGES = "just", "very", "futex"
 """Words that a message may have: "has just ended", and the names of system calls in tables."""
-FINISHED = ["core/blame", "core/launch", "core/model", "core/rank", "core/watch"]
+FINISHED = ["core"]
 """The rooms whose docstrings and comments are read."""
 SYSTEM_CALLS = ("futex",)
 """The words that docstrings and comments may have, too: they explain code."""

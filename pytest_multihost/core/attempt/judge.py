@@ -1,4 +1,4 @@
-"""Judges an attempt: what happened, which rank is to blame, and what every test demands."""
+"""Judges an attempt: the outcome, the rank to blame, and the demands of every test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judge(
 
     Args:
         symptoms: How the backend's failures look when they follow from another rank's.
-        expect: What the test expects of its end; None: that it passes.
+        expect: The test's check of its end; None: it must pass.
     """
     judged = judge_world(result, symptoms, context)
     finding = judged.finding if expect is None else expect(judged)

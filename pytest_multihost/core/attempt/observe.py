@@ -174,7 +174,7 @@ def _dump(
     directory: Path,
     last: Sequence[RankSnapshot],
 ) -> tuple[Dump, ...]:
-    """Take stacks, after the services have ended what would slow down the dumps."""
+    """Take stacks, after the services have ended work that would slow down the dumps."""
     for each in parts:
         each.before_stacks(ranks)
     return dump_stacks(world, ranks, directory, last)

@@ -42,7 +42,7 @@ def rejudge(
     """Judge a world from its artifacts alone.
 
     Args:
-        sources: The source files that may be read: the artifacts may be anybody's.
+        sources: The source files that may be read: the artifacts may be foreign.
         symptoms: All patterns of this installation's backends; those of the file are not trusted.
 
     Raises:

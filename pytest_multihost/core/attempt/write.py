@@ -13,7 +13,7 @@ from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_page
 from pytest_multihost.core.report.renderer import Renderer
 
 Problem = tuple[str, Exception]
-"""What could not be written, and why: a full disk, for example."""
+"""A file that could not be written, and the error: a full disk, for example."""
 
 
 def write(
@@ -25,12 +25,12 @@ def write(
     *,
     run: RunFolder | None,
 ) -> list[Problem]:
-    """Write the records of an attempt; return what could not be written.
+    """Write the records of an attempt; return the problems.
 
     Args:
         directory: The attempt's folder, with the logs.
-        renderers: What adds to the page; None: there is no page and are no facts, because nobody
-            explains an attempt that passed.
+        renderers: The writers of the page's parts; None: no page and no facts are written, because
+            an attempt that passed needs no explanation.
         run: The run whose list of verdicts gets a line; None: there is no such list.
     """
     result, root, record = judged.result, judged.context.root, verdict.record()

@@ -1,4 +1,4 @@
-"""What a backend is. Third parties offer theirs through the hook `pytest_multihost_backends`."""
+"""The type of a backend. Third parties offer theirs by the hook `pytest_multihost_backends`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Backend:
 
     In order: `lacking` is called in pytest's process when the test is planned, `preload` once in
     the server, `start` and then `devices` in each rank. The symptoms are used when the world has
-    ended, to distinguish the rank that failed from those that only noticed it.
+    ended, to distinguish the rank that failed from the ranks that only noticed it.
 
     Attributes:
-        name: What users write: ``backend="gloo"``.
+        name: Its name for users: ``backend="gloo"``.
         start: Returns when the process group is up. Imports the runtime; sets the runtime's
             timeouts beyond the test's deadline, so that the watchdog sees a hang before the runtime
             ends it.
         package: Import name of the package it needs, or None.
         extra: The extra of this distribution that installs the package.
-        preload: Imports what every rank needs, before any rank is forked. Must leave the process
-            with a single thread: a fork copies only the thread that calls it, and locks that other
-            threads hold stay locked in the child.
+        preload: Imports the modules of every rank, before any rank is forked. Must leave the
+            process with a single thread: a fork copies only the thread that calls it, and locks
+            that other threads hold stay locked in the child.
         devices_of_env: Returns how many devices variables of the test's `env` give each rank; None:
             they do not say.
         lacking: Returns why a world of that many ranks cannot run on this machine, or None.
@@ -39,7 +39,7 @@ class Backend:
         confirmed_by: Name of another backend that can run the same tests, to confirm a result;
             empty: none.
         forks_scripts: Whether the ranks of a script are forked from one process, which has called
-            `preload`, and are no new interpreters. They start faster and share memory.
+            `preload`, and are not new interpreters. They start faster and share memory.
         primary_leaves_last: Whether rank 0 hosts a service whose end would end the other ranks.
         may_run_jax: Whether threads beside the main one may be in operations that no recorder sees,
             such as those of jitted jax functions. If so, native frames are read before a rank is

@@ -45,8 +45,8 @@ def xla_flags(inherited: str, timeout_s: int | None) -> str:
     """Return XLA_FLAGS for a rank.
 
     Args:
-        inherited: What the user has set. Their timeouts stay; their device count is removed,
-            because jax is told the number of devices, and XLA refuses a second one.
+        inherited: The user's flags. Their timeouts stay; their device count is removed,
+            because jax gets the number of devices from its settings, and XLA refuses a second one.
         timeout_s: XLA's timeout for a collective, in seconds; None: its own.
     """
     kept = _DEVICE_COUNT.sub("", inherited).split()

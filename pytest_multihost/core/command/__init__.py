@@ -3,10 +3,10 @@
 * `main` defines the command line and runs a command; plugins add commands with the hook
   `pytest_multihost_commands`.
 * `joined_script` lets the processes of a launcher run a script together.
-* `world_page` is the page of a world that is no test's attempt.
+* `world_page` is the page of a world that is not a test's attempt.
 * `rejudged` judges attempts again from their artifacts.
 * `explainer` is the interface of plugins that explain other folders, or files. `job_files` prints
-  and writes what they find.
+  and writes their findings.
 """
 
 from importlib import import_module

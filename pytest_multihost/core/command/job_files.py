@@ -1,4 +1,4 @@
-"""What ``multihost explain`` prints and writes of a job that was no attempt of a test."""
+"""The output of ``multihost explain`` about a job that was not an attempt of a test."""
 
 from __future__ import annotations
 

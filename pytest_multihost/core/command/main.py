@@ -125,7 +125,7 @@ def _add_source_root(command: argparse.ArgumentParser) -> None:
 
 
 def _with_others(hook: pluggy.HookRelay, command: str) -> pluggy.HookRelay:
-    """Return the hooks of this package's plugins and of those that have an unknown command.
+    """Return the hooks of this package's plugins and of plugins that have an unknown command.
 
     A mistyped command loads nothing of the working directory: `sudo multihost atach` is called in
     folders of others. Prints an error if a plugin is not loaded, or cannot be.
@@ -146,7 +146,7 @@ def _with_others(hook: pluggy.HookRelay, command: str) -> pluggy.HookRelay:
 def main() -> int:
     """Run a command; return its exit code.
 
-    This is 1 if an error ended it, and that of SIGPIPE if nobody reads its output any more, as
+    This is 1 if an error ended it, and that of SIGPIPE if no process reads its output any more, as
     after ``| head -1``.
     """
     open_closed_streams()
@@ -249,7 +249,7 @@ def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     from pytest_multihost.core.command.rejudged import last_page, rebuild
 
     renderers, written = offered_renderers(hook), set()
-    if options.directory is not None:  # it may be somebody else's, whose pages may run any script
+    if options.directory is not None:  # it may be foreign, and its pages may run any script
         found = rebuild(options.directory, renderers)
         written = {each.resolve() for each in found if isinstance(each, Path)}
     page = last_page(options.directory or artifacts_folder(), renderers)

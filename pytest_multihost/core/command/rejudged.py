@@ -74,9 +74,9 @@ def failed_attempt(directory: Path, *, folders: str) -> Path:
     """Return the folder of the only attempt with a verdict to explain in a folder.
 
     Args:
-        directory: Folder of an attempt, of a run, the artifacts directory, or one that has
+        directory: Folder of an attempt, of a run, the artifacts directory, or a folder that has
             ``.pytest_multihost``; ``latest`` is the last run in the artifacts directory.
-        folders: What else can be explained, for the error.
+        folders: The other things that can be explained, for the error.
 
     Raises:
         MultihostError: There is no such attempt, or there are several.
@@ -127,7 +127,7 @@ def rebuild(
 
     Args:
         directory: Folder of an attempt, of a run, or the artifacts directory.
-        sources: The source files that may be read; None: those that are read by default.
+        sources: The source files that may be read; None: the default ones.
 
     Raises:
         MultihostError: Nothing in it has a page.
@@ -166,7 +166,7 @@ def _pages_of(run: Path, renderers: Sequence[Renderer]) -> Iterator[Path | Multi
                 yield from renderer.rebuild(run)
         yield write_index(run, renderers)
     except FileNotFoundError:
-        return  # somebody has deleted files of the run
+        return  # files of the run were deleted meanwhile
     except OSError as error:
         yield MultihostError(f"{run}: its page cannot be written", seen=str(error))
 

@@ -1,4 +1,4 @@
-"""The page for the terminal of a world that is no attempt of a test."""
+"""The page for the terminal of a world that is not an attempt of a test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def has_colours() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What shows a page.
+    """The output that shows a page.
 
     Attributes:
         columns: Its width; None if it has none, as a file.
@@ -39,12 +39,12 @@ def this_screen() -> Screen:
 def page_of(
     judged: Judgement, files: str, *, shows_native: bool = False, screen: Screen | None = None
 ) -> str:
-    """Return the page for the terminal, in colour and in its width if that is one.
+    """Return the page for the terminal, in colour and in its width if the output is one.
 
     Args:
         files: The source of the judgement: a directory, or the title of a job.
         shows_native: Whether native frames are shown, if they were read.
-        screen: What shows the page; None: standard output.
+        screen: The output for the page; None: standard output.
     """
     screen = screen or this_screen()
     lines = [f"{_word(judged)}  {printable(judged.finding.reason)}"]

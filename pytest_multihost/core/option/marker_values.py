@@ -28,7 +28,7 @@ def as_tuple(value: object) -> tuple[Any, ...]:
 
 
 def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
-    """Return a check that reports what was expected if a value is invalid."""
+    """Return a check that reports the expected value if a value is invalid."""
     return lambda value: None if is_valid(value) else f"must be {expected}, not {shown(value)}"
 
 

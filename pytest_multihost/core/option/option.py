@@ -10,7 +10,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Check = Callable[[object], str | None]
-"""Returns what is wrong with the value of a marker's key; None if it is valid."""
+"""Returns the problem of the value of a marker's key; None if it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class MarkerKey(Generic[T_co]):
     """The key of the marker `multihost` with which a test sets an option for itself.
 
     Attributes:
-        check: Returns what is wrong with a value.
+        check: Returns the problem of a value.
         read: Returns the setting of a value that `check` accepts.
     """
 
@@ -107,7 +107,8 @@ class Settings:
         values: The values that a source has set, by the option's name.
         replayed: The texts of the replayed options that the command line, the environment or a
             replay token has set, by the option's name.
-        sources: What has set an option, as in "--multihost-timeout", by the option's name.
+        sources: The place where an option is set, as in "--multihost-timeout", by the option's
+            name.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -125,7 +126,7 @@ class Settings:
 
         Args:
             options: The options that scripts take.
-            texts: What its command line says, by the option's name; None: nothing.
+            texts: The texts on its command line, by the option's name; None: absent.
 
         Raises:
             SettingError: A text is invalid.

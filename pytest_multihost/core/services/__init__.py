@@ -1,8 +1,8 @@
 """Services: participants of a running world that are not ranks.
 
-`service` defines what a service is and can do, `machine_part` its part on each machine. Two are
-built in: `role_order` starts roles after others, and `debugger` lends the terminal to one rank at a
-time.
+`service` defines the type of a service and its actions, `machine_part` its part on each machine.
+Two are built in: `role_order` starts roles after others, and `debugger` lends the terminal to one
+rank at a time.
 """
 
 from pytest_multihost.core.services.debugger import debugger_service

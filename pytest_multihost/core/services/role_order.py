@@ -32,7 +32,7 @@ class RoleOrder:
     """The ranks of a world that are not ready yet, and its services.
 
     Attributes:
-        starting: For each rank, those that start after it.
+        starting: For each rank, the ranks that start after it.
         services: The ranks that serve the others.
     """
 
@@ -57,7 +57,7 @@ class RoleOrder:
         return self._end_services(event.at_s, facts)
 
     def _end_services(self, now: float, facts: Sequence[RankFacts]) -> Sequence[Action]:
-        """End the services once all other ranks have left the test."""
+        """End the services once all other ranks have returned from the test."""
         others = (each for each in facts if each.rank not in self.services)
         if self._have_ended or not self.services or not all(e.is_past_body for e in others):
             return ()

@@ -43,9 +43,9 @@ class Action:
         perform: Called first, with the time: the service's own part, in this process.
         events: Events to record in the history: rank and body.
         to_ranks: Messages, each with the rank that gets it.
-        to_server: Requests for what a rank cannot perform itself.
+        to_server: Requests for actions that a rank cannot perform itself.
         gates: Gates to open for single ranks.
-        moves_at_s: The ranks are about to move, at this time: earlier snapshots are no evidence of
+        moves_at_s: The ranks are about to move, at this time: earlier snapshots are not evidence of
             a hang. None: they are not.
         is_certain: Whether to perform it even if a rank has sent something since the decision.
     """
@@ -87,14 +87,14 @@ class Service:
         on_request: Returns a request to the server as the server is to have it.
         after: Returns the actions that follow from an event at once. The facts include the event.
         due: Returns the actions to perform now. They are dropped if a rank sends something first,
-            except those that are certain; then `due` is called again.
-        is_acting: Returns whether the service influences ranks at a time. Then their waits are no
-            hang, and `due` is called only for services that are acting or only observe.
+            except certain ones; then `due` is called again.
+        is_acting: Returns whether the service influences ranks at a time. Then their waits are not
+            a hang, and `due` is called only for services that are acting or only observe.
         only_observes: Whether `due` returns nothing but what ranks have done.
         may_end: Returns whether the ranks may tear down, once all test bodies are over.
         has_proof: Returns whether the service has proven that nothing can move before a time.
         permits_proof: Returns whether nothing that the service does by itself can move a rank
-            before a time. While it can, what the watchdog sees proves no hang.
+            before a time. While it can, the watchdog's observations prove no hang.
         check: Called in every turn; raises LaunchError if a process of the service has ended, so
             that the world can show nothing any more.
         held_s: Returns for how long, from one time to another, it has held up the world, so that
@@ -187,7 +187,8 @@ class ServiceKind:
         part: Its entry in a world's spec: its code in other processes, and its settings.
         asked_by: The setting and value by which a test requests it, such as ("clock", "jump").
         is_implied: Whether it is opened for every world, without being named in the spec.
-        needed_by: Returns whether a world needs it though nobody asks for it; its spec names it.
+        needed_by: Returns whether a world needs it though no setting asks for it; its spec names
+            it.
     """
 
     name: str
