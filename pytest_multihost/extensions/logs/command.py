@@ -20,7 +20,7 @@ _MOST_NAMES = 3
 def explain_logs(options: argparse.Namespace) -> int | None:
     """Print the diagnosis of logs; return 0, or 1 if there is none.
 
-    Returns None if what is named is no log.
+    Returns None if the paths are not logs.
 
     Raises:
         OSError: A file cannot be read or written.

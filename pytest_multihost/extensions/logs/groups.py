@@ -24,7 +24,7 @@ _COALESCED = "coalesced"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the lines say about one group.
+    """The facts in the lines about one group.
 
     Attributes:
         key: See `Waited.group`.
@@ -64,7 +64,7 @@ class Group:
 
 
 def _ratio(waited: Waited) -> int | None:
-    """Return the size of a group by what a member passes and gets, if that shows it."""
+    """Return the size of a group by the sizes that a member passes and gets, if they show it."""
     if not waited.sent or not waited.received or waited.sent == waited.received:
         return None
     found = of_flight_name(waited.name)
@@ -150,7 +150,7 @@ def _earlier(known: Waited | None, new: Waited) -> Waited:
 def _place_of_unnamed(
     named: Mapping[int, Mapping[str, Waited]], unnamed: Mapping[int, Waited]
 ) -> str:
-    """Return the group of lines that name none: the only one that others name, or the default."""
+    """Return the group of lines that name none: the only group named by others, or the default."""
     keys = {key for own in named.values() for key in own if not key.startswith(MESSAGE)}
     if len(keys) == 1:
         return keys.pop()
@@ -175,7 +175,7 @@ class Placed:
         silent: Members of which no line says how far they have come.
         asked: Those of them that only got the signal to dump.
         held: Ranks whose collective has ended on other ranks: their devices hold it.
-        parted: What each side waits in, at different numbers, if the ranks have parted earlier.
+        parted: The operation of each side, at different numbers, if the ranks have parted earlier.
         all_joined: Whether every member waits in the same collective.
     """
 
@@ -194,7 +194,7 @@ def placed(group: Group, size: int, ordinal: int) -> Placed:
 
     Args:
         size: How many ranks the job is known to have.
-        ordinal: What distinguishes it from other groups with the same members.
+        ordinal: Its number among groups with the same members.
     """
     waits = group.waits
     is_default, is_message = group.key == DEFAULT, group.key.startswith(MESSAGE)

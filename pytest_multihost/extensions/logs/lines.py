@@ -52,7 +52,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _MOST_PREFIXES = 6
 _INSIDE = re.compile(r"\[rank(\d{1,7})\]:(?=\[[EWIF]\d* | Traceback )\s?")
-"""The prefix of a rank behind a bar of progress, or behind one that is not known."""
+"""The prefix of a rank behind a bar of progress, or behind an unknown prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Line:
         order: Its place among all lines of all inputs.
         rank: The rank that wrote it, as far as its prefix or its file say.
         is_sure: Whether that is a number in the world: not one on its machine only.
-        stream: What tells its writer from others.
+        stream: A name that distinguishes its writer from others.
     """
 
     at: str
@@ -102,7 +102,7 @@ def normalised(text: str) -> tuple[str, int | None, int | None, str]:
 
 
 class _Ranks:
-    """What is known of the ranks that inputs number by machine."""
+    """The known ranks of inputs that number them by machine."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[int, int]] = {}
@@ -191,7 +191,7 @@ class Search:
     def _block(
         self, data: bytes, name: str, rank: int | None, number: int, wanted: int
     ) -> tuple[int, int]:
-        """Show the lines of a block that matter; return the number of lines, and what is wanted."""
+        """Show the lines of a block that matter; return the number of lines, and of wanted ones."""
         at = 0
         hits = self._hits(data)
         hit = next(hits, None)

@@ -1,4 +1,4 @@
-"""What lines of logs say: one class for each kind of fact, with the line that says it."""
+"""The facts in lines of logs: one class for each kind of fact, with the line that says it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Counted:
 
     Attributes:
         enqueued: The number of the last collective that it has launched there.
-        completed: The number of the last one that has ended.
-        working: The number of the one that timed out; None if none did.
+        completed: The number of the last ended collective.
+        working: The number of the collective that timed out; None if none did.
         asked_by: The rank whose timeout made it say so; None: its own, or unknown.
         is_asked: Whether it says so only because another rank has timed out.
     """
@@ -93,7 +93,7 @@ class Raised:
     """A rank has printed the traceback of an exception.
 
     Attributes:
-        stream: What tells the writer of the line from others, where no rank is known.
+        stream: A name that distinguishes the writer of the line, where no rank is known.
         order: Its place among all lines that were read.
         went_on: Whether the same rank printed more afterwards than a process does that ends.
         causes: The exceptions that it was raised from or while handling, one line each.
@@ -118,7 +118,7 @@ class Ended:
     """A launcher or the kernel says how a process has ended.
 
     Attributes:
-        by: Who says it: "torchrun", "Slurm", "the kernel".
+        by: The source: "torchrun", "Slurm", "the kernel".
         code: Its exit code; None if a signal ended it, or if it is unknown.
         signal: The number of the signal that ended it.
         why: More about it, as in "out of memory".
@@ -140,7 +140,7 @@ class Standing:
     """A thread of a process, as a tool has read its stack.
 
     Attributes:
-        process: The id of the process, or what the tool calls it; None if it is not said.
+        process: The id of the process, or the tool's name for it; None if the tool names none.
         tool: The tool: "py-spy", "faulthandler", "gdb", "pystack".
     """
 
@@ -163,7 +163,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A launcher starts all ranks again: what was said before is of ranks that are gone.
+    """A launcher starts all ranks again: earlier lines are of ended ranks.
 
     Attributes:
         failed: The line that says how the last start has ended; None: all lines before this one.

@@ -1,6 +1,6 @@
-"""Joins what the lines of a job's logs say to a world, and judges it like any other.
+"""Joins the facts in the lines of a job's logs to a world, and judges it like any other.
 
-What a log does not say is not known: a rank without a line may have been waiting, too. So the
+A fact that the log lacks is unknown: a rank without a line may have been waiting, too. So the
 headline names the condition under which it is true, and no verdict from logs is certain.
 """
 
@@ -120,7 +120,7 @@ def _everyone(size: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Facts:
-    """What all lines of a job say, by kind; each kind is bounded."""
+    """The facts in all lines of a job, by kind; each kind is bounded."""
 
     waited: dict[tuple[int | None, int | None, str | None, int, str], Waited] = field(
         default_factory=dict
@@ -216,7 +216,7 @@ def _ranks_of(said: Said) -> Iterator[int]:
 
 @dataclass(slots=True)
 class _Job:
-    """The world that facts make: what each rank waits in, has entered and has suffered.
+    """The world that facts make: each rank's wait, entered collectives and failures.
 
     Attributes:
         size: How many ranks it has, as far as the log shows.
@@ -224,7 +224,7 @@ class _Job:
         is_of_nccl: Whether NCCL's watchdog has printed lines.
         is_said: Whether anything but stacks says that a rank waits.
         places: By rank, the line that says how it has failed.
-        conditions: What must hold for the headline to be true, each after "if".
+        conditions: The conditions under which the headline is true, each after "if".
         said: Ranks of which something is known that a verdict may use.
         silent: Ranks of which nothing is known, but which others may wait for.
         asked: The silent ranks that only got the signal to dump.
@@ -264,7 +264,7 @@ class _Job:
 
 
 def judge_logs(facts: Facts, name: str, context: SourceContext, symptoms: Symptoms) -> Judgement:
-    """Return the judgement of a job from what its logs say.
+    """Return the judgement of a job from the facts in its logs.
 
     Args:
         name: The name of the logs in the report.
@@ -297,7 +297,7 @@ def judge_logs(facts: Facts, name: str, context: SourceContext, symptoms: Sympto
 
 
 def _without_times(finding: Finding, culprits: Sequence[int]) -> Finding:
-    """Return the finding for the page: the order of lines is no time."""
+    """Return the finding for the page: the order of lines is not a time."""
     ranks = tuple(
         replace(
             each,
@@ -325,7 +325,7 @@ def _with_lines(evidence: Sequence[Evidence], job: _Job) -> Iterator[Evidence]:
 
 
 def _cannot_tell(job: _Job, found: Diagnosis) -> Iterator[str]:
-    """Yield what the log does not show, and how to get it next time."""
+    """Yield the facts that the log lacks, and how to get them next time."""
     if not (job.is_size_said or job.dumps or {*found.culprits} & job.silent):
         yield f"the highest rank in the log is {job.size - 1}: the world may have more"
     if found.kind in ("died", "raised"):
@@ -338,7 +338,7 @@ def _cannot_tell(job: _Job, found: Diagnosis) -> Iterator[str]:
 
 
 def _with_conditions(job: _Job, found: Diagnosis) -> Diagnosis:
-    """Return a diagnosis with what must hold for it to be true; it is never certain."""
+    """Return a diagnosis with the conditions under which it is true; it is never certain."""
     confidence = "likely" if found.confidence == "certain" else found.confidence
     conditions = [*job.conditions]
     if asked := sorted({*found.culprits} & job.asked):
@@ -488,7 +488,7 @@ def _add_placed(job: _Job, one: Placed, *, is_default: bool) -> None:
 
 
 def _add_silent(job: _Job, silent: frozenset[int], waiting: int) -> None:
-    """Take ranks without a line as those that are waited for, if they are fewer than the others."""
+    """Take ranks without a line as awaited ranks, if they are fewer than the others."""
     if 0 < len(silent) < waiting:
         job.silent |= silent
 
@@ -780,7 +780,7 @@ def _follows_timeout(ended: Ended, timeouts: Sequence[tuple[str, int]]) -> bool:
     """Return whether a process has ended after ranks had waited for too long.
 
     torchrun ends all ranks soon after one of them: none times out before its summary, unless that
-    came first. A process that lacked memory may have been what the others waited for.
+    came first. A process that lacked memory may have been the one the others waited for.
     """
     if ended.why == "out of memory" or ended.by == "jax":
         return False

@@ -106,7 +106,7 @@ def _monitored(line: Line, say: Callable[[Said], None]) -> None:
 
 
 def _take(one: _Open, text: str, order: int, say: Callable[[Said], None]) -> None:
-    """Take a line of a message; say what it names."""
+    """Take a line of a message; say the tasks that it names."""
     if tasks := _TASKS.search(text):
         one.size = int(tasks[2])
     if first := _AT.search(text):

@@ -80,13 +80,13 @@ def _one(line: Line) -> Iterator[Said]:
 
 @dataclass(slots=True)
 class _Restarts:
-    """What shows that torchrun has started the ranks again, although it may not say so.
+    """The signs that torchrun has started the ranks again, although it may not say so.
 
     Attributes:
         failed: By agent, the line that says that a rank has failed.
         last: The last one of them, while it is open whether the ranks go on behind it.
         lines: How many lines ranks have printed behind it.
-        left: How many lines behind it are still looked at.
+        left: How many lines behind it are still read.
     """
 
     failed: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What torch says about collectives that do not match, with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+"""Torch's messages on collectives that do not match, with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
 from __future__ import annotations
 

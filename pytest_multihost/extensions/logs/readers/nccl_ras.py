@@ -1,6 +1,6 @@
 """Reports of NCCL RAS: how many ranks of a communicator have launched how many operations.
 
-RAS lists the smaller number of ranks. These may be ahead of all others, so the list blames nobody.
+RAS lists the smaller number of ranks. These may be ahead of all others, so the list blames no rank.
 It also says of which processes it has no data; the ranks that it lists there may be wrong.
 """
 

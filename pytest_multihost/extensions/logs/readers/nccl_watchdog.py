@@ -78,11 +78,11 @@ _MOST_RANKS = 5000
 
 @dataclass(slots=True)
 class _State:
-    """What earlier lines have begun.
+    """The state that earlier lines have left.
 
     Attributes:
         cut: A line whose message goes on.
-        key: The group that the last line with one has named.
+        key: The group in the last line that names a group.
         left: How many more lines a report about all ranks may have.
         number: The collective that the last lines of the report are about.
         stack: The stack of a call that goes on, without its frames.
@@ -103,7 +103,7 @@ def _key(number: str, guid: str | None, title: str | None) -> str:
 
 
 def _read(line: Line, state: _State) -> Iterator[Said]:
-    """Yield what one whole message says."""
+    """Yield the facts in one whole message."""
     text = line.text
     group, key = _GROUP.search(text), None
     own = line.rank if line.is_sure else None
@@ -153,7 +153,7 @@ def _read(line: Line, state: _State) -> Iterator[Said]:
 
 
 def _report(line: Line, state: _State) -> Iterator[Said]:
-    """Yield what a line of a report about all ranks of a group says."""
+    """Yield the facts in a line of a report about all ranks of a group."""
     text, key = line.text, state.key or DEFAULT
     if number := _NUMBER.match(text):
         state.number = int(number[1])
@@ -185,7 +185,7 @@ def _call(line: Line, state: _State) -> Standing | None:
 
 
 def _message(line: Line, state: _State) -> Iterator[Said]:
-    """Yield what a line says that may be a message, the start of one or the rest of it."""
+    """Yield the facts in a line that may be a message, its start or its rest."""
     is_header = _HEADER.search(line.text) is not None
     if state.cut is not None:
         cut, state.cut = state.cut, None

@@ -36,7 +36,7 @@ _GOES_ON = 12
 
 _UNREAD = "Error: Failed to get stack traces"
 _STOPPED = "unexpected waitpid result PtraceEvent"
-"""What py-spy says of a process that a signal has stopped."""
+"""py-spy's message on a process that a signal has stopped."""
 
 _HEADING = re.compile(
     r"^[=#* -]{0,8}(?:TP|rank)[ _:#]?(\d{1,6})(?:[ -]{1,3}(\d{1,6}))?\b.{0,60}$", re.IGNORECASE
@@ -124,7 +124,7 @@ def _frame(tool: str, text: str) -> Frame | None:
 
 
 def _standing(stack: _Stack, process: _Process, stream: str) -> Iterator[Standing]:
-    """Yield what a stack shows so far, for each rank that its heading names."""
+    """Yield the facts in a stack so far, for each rank that its heading names."""
     if stack.tool == BARE and len(stack.frames) < _LEAST_BARE:
         return
     frames = stack.frames[::-1] if stack.is_outermost_first else stack.frames

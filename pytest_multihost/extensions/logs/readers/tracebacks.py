@@ -26,7 +26,7 @@ _CHAIN = "chained"
 _SUMMARY_RANK = re.compile(r"^  rank {1,9}: (\d{1,7}) \(local_rank: ")
 _SUMMARY_START = f"  traceback : {START}"
 _INDENT = "  "
-"""What torchrun puts before each line of a traceback in its summary."""
+"""torchrun's text before each line of a traceback in its summary."""
 
 _STORED = re.compile(r'"message": "((?:[^"\\]|\\.){1,4000})", "extraInfo": \{"py_callstack": "')
 _STORED_FRAME = re.compile(
@@ -61,7 +61,7 @@ class _Open:
 
 
 def _stored(line: Line) -> Raised | None:
-    """Return the exception of a rank's error.json; None if a line is no such file."""
+    """Return the exception of a rank's error.json; None if a line is not such a file."""
     found = _STORED.search(line.text)
     if found is None:
         return None
