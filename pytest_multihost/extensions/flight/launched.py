@@ -100,7 +100,7 @@ def join(
 
     Args:
         ahead_s: By rank, how far its clock is ahead, in seconds.
-        ranks: Ranks that are known to exist besides those that dumps name.
+        ranks: Ranks that are known to exist besides the ranks that dumps name.
     """
     members = _members(recordings)
     keys = _keys(members)

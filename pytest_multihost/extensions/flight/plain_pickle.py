@@ -1,6 +1,6 @@
 """Reads pickles of plain values: dicts, lists, tuples, texts, numbers. Nothing in them is called.
 
-`pickle` cannot be used for a file that somebody else may have written. Ten bytes make it reserve
+`pickle` cannot be used for a file that another user may have written. Ten bytes make it reserve
 four gigabytes for its memo, and a tuple that is nested deep enough ends the interpreter. This
 reader knows only the codes that torch and `pickle` write for plain values, and it bounds count,
 depth, length and digits. The memo of a pickle lets one object occur many times; the bound on values
@@ -179,7 +179,7 @@ class _Pickle:
 
 
 def _codes() -> Mapping[int, Callable[[_Pickle], object]]:
-    """Return what to do for each code except the most frequent."""
+    """Return the function for each code except the most frequent."""
     found: dict[bytes, Callable[[_Pickle], object]] = {
         pickle.PROTO: lambda read: read.number(_U1),
         pickle.FRAME: lambda read: read.number(_U8),

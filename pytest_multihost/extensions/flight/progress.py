@@ -1,7 +1,7 @@
-"""Derives how far each rank has come: the operation it waits in, and those it has reached.
+"""Derives how far each rank has come: the operation it waits in, and the operations it has reached.
 
 A launched operation has not necessarily begun. A device queues operations: the rank is in the first
-one that has not ended, and has not reached those behind it. For example, a pipeline stage has
+unended operation, and has not reached those behind it. For example, a pipeline stage has
 launched ten collectives behind a receive. It is late in none of them; it waits for the stage
 before. On the CPU each operation begins when it is launched.
 
@@ -317,7 +317,7 @@ def _standing(
 
 
 def _may_lack_members(one: Launched, world: _World) -> bool:
-    """Return whether every missing rank is one that is not known to be a member."""
+    """Return whether no missing rank is known to be a member."""
     if one.operation.has_members or one.is_transfer:
         return False
     return world.least.get(one.group, one.operation.sequence) >= one.operation.sequence
@@ -331,7 +331,7 @@ def _was_given_up(last: Launched, world: _World) -> bool:
 
 
 def _was_moving(own: Progress, joined: Joined, ahead_s: Mapping[int, float], world: _World) -> bool:
-    """Return whether what concerns a rank began or ended after its dump, or just before it.
+    """Return whether an operation of concern to a rank moved since shortly before its dump.
 
     A rank that was dumped first looks late although it has moved since. The times of the files show
     this, unless a copy has lost them.
@@ -344,7 +344,7 @@ def _was_moving(own: Progress, joined: Joined, ahead_s: Mapping[int, float], wor
 
 
 def _concerning_s(own: Progress, joined: Joined, world: _World) -> Iterator[float | None]:
-    """Yield when operations of a rank, or those that it has not done its part of, last moved."""
+    """Yield when operations of a rank, or operations that lack its part, last moved."""
     theirs = joined.launched[own.rank]
     yield max((each.operation.since_s for each in theirs), default=None)
     yield world.awaits_s.get(own.rank)

@@ -3,8 +3,8 @@
 The format is torch's (FlightRecorder.hpp), versions 2.0 to 2.10. Fields that older versions lack
 have defaults. In JSON dumps, the numbers in `pg_status` are strings.
 
-A dump is a pickle or JSON, and its file name has any prefix before the rank's number. Whoever wrote
-it may have written anything: `plain_pickle` and `parse_foreign` bound what they read, and this
+A dump is a pickle or JSON, and its file name has any prefix before the rank's number. It may be
+foreign and hold anything: `plain_pickle` and `parse_foreign` bound their input, and this
 module bounds texts and numbers.
 """
 

@@ -4,8 +4,8 @@ Ranks whose state at the instant of the others' dumps is unknown are not in that
 without a dump are considered only when no other culprit is found; the result is then uncertain.
 
 Only one conclusion relies on times across hosts: whether ranks still moved while dumps were taken.
-`clocks_ahead_s` estimates how far the hosts' clocks are apart. `remarks` notes for the reader what
-else the dumps show and what they cannot show.
+`clocks_ahead_s` estimates how far the hosts' clocks are apart. `remarks` notes for the reader
+other facts in the dumps, and the facts they lack.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _silent(joined: Joined, progress: Mapping[int, Progress]) -> frozenset[int]:
 def _unrecorded(
     joined: Joined, progress: Mapping[int, Progress]
 ) -> Mapping[int, frozenset[tuple[GroupKey, int | None]]]:
-    """Return by rank what it may have done without a record."""
+    """Return by rank the operations that may lack a record."""
     none = frozenset[tuple[GroupKey, int | None]]()
     return {
         rank: joined.unrecorded.get(rank, none) | {(joined.groups[e], None) for e in each.untold}
