@@ -5,15 +5,15 @@ matches the operations, computes the results, and lets a few ranks run at a time
 on, the exchange knows it at once.
 
 * `launches` are the values that ranks and exchange send each other.
-* `exchange` matches operations, `results` computes what they return, `key_values` keeps stores:
+* `exchange` matches operations, `results` computes their results, `key_values` keeps stores:
   all without I/O. `waits` knows which ranks run, and whether the world hangs.
 * `process` is the process of the exchange; `server_part` starts it; `standing` is the file by
   which it tells the controller of a hang, and `service` reads that.
-* `link` connects a rank; `group`, `works`, `store` and `tensors` are what torch sees of it, and
-  `arguments` checks what a program passes;
-  `install` puts them in the place of torch's own; `jax_processes` is what jax sees of it;
+* `link` connects a rank; `group`, `works`, `store` and `tensors` are its face to torch, and
+  `arguments` checks a program's arguments;
+  `install` puts them in the place of torch's own; `jax_processes` is its face to jax;
   `in_rank` is the rest of a rank's part.
-* `learned` is what a small world teaches about a large one; `mesh` names ranks by coordinates;
+* `learned` has the lessons of a small world for a large one; `mesh` names ranks by coordinates;
   `smallest` looks for the smallest size that hangs.
 * `backend` is the backend. `semantics` has the rules of NCCL, each with when a hang under it is
   proven; `option` is the setting that chooses them, `semantics_service` how a world asks for them.

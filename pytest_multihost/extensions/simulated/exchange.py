@@ -47,7 +47,7 @@ _Lane = tuple[str, int, int]
 """Where transfers meet: group, receiving member, tag."""
 
 _CLOSED = "Application timeout caused pair closure"
-"""What gloo says of an operation of a member whose timeout has struck."""
+"""gloo's error for an operation of a member whose timeout has struck."""
 
 
 @dataclass(slots=True)
@@ -124,10 +124,10 @@ class Exchange:
         return self._start([batch] if stream[0] is batch else [])
 
     def lose(self, group: str, member: int, why: str) -> list[Completion]:
-        """Record that a member has closed its connections in a group; return what that ends.
+        """Record that a member has closed its connections in a group; return the ended operations.
 
         Args:
-            why: What has happened to it, for the errors of the others.
+            why: The reason, for the errors of the others.
         """
         if group in self._closed:
             return []
@@ -162,7 +162,7 @@ class Exchange:
                 del lanes[lane]
 
     def lose_rank(self, rank: int) -> list[Completion]:
-        """Record that the process of a rank has ended; return what that ends, as with gloo."""
+        """Record that the process of a rank has ended; return ended operations, as with gloo."""
         why = f"rank {rank} has ended"
         groups = self._joined.pop(rank, {})
         return [end for group, member in groups.items() for end in self.lose(group, member, why)]
@@ -340,8 +340,8 @@ _LARGEST = 8
 def _meets_any_root(launch: Launch) -> bool:
     """Return whether gloo lets a collective meet one of another root.
 
-    It parts what it reduces into two segments for each member, and sends only those that are not
-    empty to the root.
+    It parts the reduced tensor into two segments for each member, and sends only non-empty ones
+    to the root.
     """
     if launch.stream:
         return False

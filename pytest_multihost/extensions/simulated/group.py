@@ -100,7 +100,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     """A process group of a simulated world."""
 
     BACKEND = "gloo"
-    """What it stands for: torch's name of the backend."""
+    """torch's name of the backend for which it stands."""
 
     Options = _Options
 
@@ -131,7 +131,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self._key = ""
         self._communicators: set[str] = set()
 
-    # What torch asks a group for, besides operations.
+    # The properties that torch asks a group for, besides operations.
 
     @property
     def options(self) -> Any:  # noqa: ANN401 - torch's
@@ -467,7 +467,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._collective("barrier", (), [], opts)
 
     def monitored_barrier(self, timeout: timedelta | None = None, *_: Rest, **__: Rest) -> None:
-        """Wait for all members, or fail and name one that is late."""
+        """Wait for all members, or fail and name a late member."""
         work = self._collective("monitored_barrier", (), [], None)
         work.wait(timeout or self._timeout)
 
@@ -605,7 +605,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
 
     @property
     def _on_timeout(self) -> OnTimeout | None:
-        """What follows the timeout of an operation, besides an error of its wait."""
+        """The action after the timeout of an operation, besides an error of its wait."""
         if ABORTS not in self._rules:
             return _close
         return take_down if links[0].times_itself and not _blocks_in_wait() else None
@@ -623,7 +623,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     def _stream(self, operation: str, peer: int | None, tag: int) -> str:
         """Return the stream of NCCL's on which an operation runs; first make its communicator.
 
-        torch runs transfers that are no part of a batch on a communicator of their two ranks, but
+        torch runs transfers that are not part of a batch on a communicator of their two ranks, but
         on the group's if that is made at once. Making a communicator takes all of its members:
         ncclCommInitRank waits for them.
         """

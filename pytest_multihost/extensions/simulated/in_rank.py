@@ -1,4 +1,4 @@
-"""The part of a simulated world in a rank: it says when the rank has left the test."""
+"""The part of a simulated world in a rank: it says when the rank has returned from the test."""
 
 from __future__ import annotations
 

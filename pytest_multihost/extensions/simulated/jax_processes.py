@@ -92,7 +92,7 @@ class _Processes:
             setattr(module, name, partial(_refuse, f"{UTILS}.{name}"))
 
     def refuse_all_devices(self, module: ModuleType) -> None:
-        """Refuse what the user's code asks about the devices of all processes."""
+        """Refuse questions of the user's code about the devices of all processes."""
         for name in _ALL_DEVICES:
             setattr(module, name, _refused_to_users(f"jax.{name}", getattr(module, name)))
 

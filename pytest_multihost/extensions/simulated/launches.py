@@ -1,4 +1,4 @@
-"""What ranks send to the exchange, and what it answers: plain values.
+"""The messages of ranks to the exchange, and its answers: plain values.
 
 A `Launch` is one operation of one rank. Its tensors travel as bytes: all elements of a tensor in
 order, or all tensors of a list one after the other. A `Completion` says that the operation of a
@@ -74,7 +74,7 @@ class Completion:
     """The end of an operation of a rank.
 
     Attributes:
-        blobs: What the rank receives; empty: nothing.
+        blobs: The tensors that the rank receives; empty: none.
         source: The number of the member that sent it, for a transfer.
         error: Why the operation failed; empty: it did not.
     """

@@ -1,9 +1,9 @@
-"""What a world teaches about the next ones of the same test: modules that ranks import, and memory.
+"""The lessons of a world for the next ones of the same test: imported modules, and memory.
 
-Ranks of a world write it as they leave the test. The server reads it when the world is over, and
-uses it when it starts a larger one: it imports these modules once for all ranks, and refuses a
+Ranks of a world write it as they return from the test. The server reads it when the world is over,
+and uses it when it starts a larger one: it imports these modules once for all ranks, and refuses a
 world that does not fit into memory. A rank that imports `torch._dynamo` itself takes two seconds
-and 80 MB more than one that is forked from a process that has it.
+and 80 MB more than a rank forked from a process that has it.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def name_of_test(nodeid: str, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What one rank has learned.
+    """The lessons of one rank.
 
     Attributes:
         modules: Modules of libraries that it has imported itself.
-        private_bytes: Its private memory when it left the test.
+        private_bytes: Its private memory when it returned from the test.
     """
 
     modules: tuple[str, ...]
@@ -71,7 +71,7 @@ class Learned:
 
 @dataclass(slots=True)
 class Lessons:
-    """What this server knows of the tests that it has run, by test.
+    """The lessons of the tests that this server has run, by test.
 
     Attributes:
         modules: Modules of libraries that its ranks have imported themselves.
@@ -82,7 +82,7 @@ class Lessons:
     private_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def add(self, test: str, size: int, folder: Path) -> None:
-        """Add what the ranks of a world of a size have written."""
+        """Add the lessons of the ranks of a world of a size."""
         for each in read_learned(folder):
             self.modules.setdefault(test, set()).update(each.modules)
             found = self.private_bytes.setdefault(test, {})
@@ -145,7 +145,7 @@ def forecast(known: Mapping[int, int], size: int) -> int:
 
 
 def check_memory(size: int, rank_bytes: int, available: int) -> None:
-    """Check that a world fits into memory, by what a rank of a smaller one has taken.
+    """Check that a world fits into memory, by the memory of a rank of a smaller one.
 
     Raises:
         LaunchError: It does not.
@@ -162,7 +162,7 @@ def check_memory(size: int, rank_bytes: int, available: int) -> None:
 
 
 def learn(before: int) -> Learned:
-    """Return what this rank has learned.
+    """Return the lessons of this rank.
 
     Args:
         before: How many modules it had when it was forked. A look at their names would touch, and
@@ -183,12 +183,12 @@ def private_bytes() -> int:
 
 
 def write_learned(folder: Path, rank: int, learned: Learned) -> None:
-    """Write what a rank has learned."""
+    """Write the lessons of a rank."""
     files.write(folder / f"{_PREFIX}-{rank}.json", json.dumps(asdict(learned)))
 
 
 def read_learned(folder: Path) -> Iterable[Learned]:
-    """Yield what the ranks of a world have written; a file that is damaged says nothing."""
+    """Yield the lessons of a world's ranks; a damaged file has none."""
     for path in folder.glob(f"{_PREFIX}-*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError):
             found = json.loads(path.read_text())

@@ -37,13 +37,13 @@ OWN_THREADS = "multihost-"
 """How the names of the harness's own threads in a rank begin."""
 
 ASK = ("ask",)
-"""The controller's question: what the exchange still has to do."""
+"""The controller's question for the state of the exchange; the answer is an `Idleness`."""
 
 EXPIRED = ("expired",)
-"""What a thread of a rank sends when the timeout of its wait has struck."""
+"""The message of a rank's thread when the timeout of its wait has struck."""
 
 AWAY = ("away",)
-"""What a rank sends when it is about to wait elsewhere: at a gate of the harness."""
+"""The message of a rank that is about to wait elsewhere: at a gate of the harness."""
 
 _LENGTH = struct.Struct("<Q")
 
@@ -86,8 +86,8 @@ class Threads:
     """How many threads a rank has.
 
     Attributes:
-        has_timer: Whether a signal may interrupt the rank: of a timer, of a child that ends, or one
-            that a child may send.
+        has_timer: Whether a signal may interrupt the rank: of a timer, of a child that ends, or a
+            signal that a child may send.
     """
 
     alive: int
@@ -112,7 +112,7 @@ _REAL_TIME = getattr(signal, "SIGRTMIN", math.inf)
 but pytest imports this module there as well."""
 
 _SIGNALS = sorted(each for each in signal.valid_signals() if each < _REAL_TIME)
-"""Those that programs use."""
+"""The signals that programs use."""
 
 
 def _has_handler() -> bool:
@@ -182,8 +182,8 @@ class Link:
         """Send launches that start together, and return at once.
 
         Args:
-            receivers: What takes the end of each of them, by its number.
-            timeout_s: When gloo ends them, whether somebody waits for them or not.
+            receivers: The function that takes the end of each of them, by its number.
+            timeout_s: When gloo ends them, whether a thread waits for them or not.
         """
         self.launched.update(receivers)
         limit_s = math.inf if self.times_itself or launches[0].stream else timeout_s
@@ -254,7 +254,7 @@ class Link:
         self._send(AWAY)
 
     def finish(self) -> None:
-        """Say that this rank has left the test's body: it will launch nothing more."""
+        """Say that this rank has returned from the test's body: it will launch nothing more."""
         if os.getpid() == self.pid and self._local.connection is not None:
             self._send(("finished", count_threads()))
 
@@ -311,7 +311,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """What an exchange has to do, once it has read all that ranks have sent.
+    """The state of an exchange, once it has read all messages of ranks.
 
     Attributes:
         is_idle: Whether it does nothing until a rank sends something, or a timeout strikes.
@@ -344,7 +344,7 @@ def short_path(path: str) -> Iterator[str]:
 
 
 def ask_exchange(address: str, within_s: float) -> Idleness | None:
-    """Return what an exchange has to do; None if it does not answer in time."""
+    """Return the state of an exchange; None if it does not answer in time."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(within_s)

@@ -1,4 +1,4 @@
-"""The process of the exchange: it reads the ranks' messages, and answers those that may go on.
+"""The process of the exchange: it reads the ranks' messages, and answers the ranks that may go on.
 
 It is forked from the server before the ranks, and ends with it. A process of its own keeps the
 work of the exchange out of pytest's process and out of the server, which must stay idle enough to
@@ -168,7 +168,7 @@ class _Process:
         return self.semantics.is_certain(self.exchange, self.waits.parked(), self.waits.size)
 
     def _has_only(self, hang: Hang) -> bool:
-        """Return whether no process has a thread besides those that wait or are the harness's."""
+        """Return whether no process has a thread besides waiting ones and the harness's."""
         for rank, pid in self.pids.items():
             known = hang.waiting.get(rank, 0) + hang.own_threads[rank] + (rank in hang.finished)
             if thread_count(pid) != known:
@@ -315,7 +315,7 @@ class _Process:
             self._answer(peer, *wait.request)
 
     def _answer(self, peer: _Peer, method: str, args: Sequence[Any]) -> None:
-        """Answer a request to the store; one that it refuses fails in its rank."""
+        """Answer a request to the store; a refused request fails in its rank."""
         try:
             self._send(peer, ("", self.store.answer(method, args)))
         except ValueError as refusal:

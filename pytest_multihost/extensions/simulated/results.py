@@ -1,4 +1,4 @@
-"""The results of collectives: pure functions of what the members send.
+"""The results of collectives: pure functions of the members' tensors.
 
 Elements are combined in the order of the members. gloo's order depends on the number of ranks and
 elements, so sums of floating-point numbers may differ from gloo's in the last bit.
@@ -24,7 +24,7 @@ class UnequalError(Exception):
 def result_of(
     member: int, members: Members, cache: dict[object, tuple[Blob, ...]]
 ) -> Sequence[Blob]:
-    """Return what a member receives from a collective in which all needed members take part.
+    """Return a member's result of a collective in which all needed members take part.
 
     Args:
         member: The member's number in the group.

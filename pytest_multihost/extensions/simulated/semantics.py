@@ -71,7 +71,7 @@ def always(_exchange: Exchange, _waits: Sequence[Wait], _size: int) -> bool:
 def unless_left_early(exchange: Exchange, waits: Sequence[Wait], size: int) -> bool:
     """Return whether the ranks would wait as they do if NCCL's waits ended early.
 
-    They might not if a rank that NCCL lets go on could do what another one waits for elsewhere:
+    They might not if a rank that NCCL lets go on could end another one's wait elsewhere:
     set a key, or enter an operation of a group of gloo.
     """
     by_rank = defaultdict[int, set[int]](set)

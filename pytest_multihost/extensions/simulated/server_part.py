@@ -19,7 +19,7 @@ from pytest_multihost.extensions.simulated.process import run
 from pytest_multihost.extensions.simulated.semantics import semantics_of
 
 _lessons = Lessons()
-"""What the worlds of this server have taught."""
+"""The lessons of this server's worlds."""
 
 
 def exchange_address(scratch: str | Path) -> str:

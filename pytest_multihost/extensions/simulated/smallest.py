@@ -46,7 +46,7 @@ class Sizes:
     """How a test ends at several sizes.
 
     Attributes:
-        found: Sizes below the one that hung, ascending, with how the test ended at each.
+        found: Sizes below the hanging one, ascending, with how the test ended at each.
         hung: The size at which it hung first.
         by_gloo: How it ended with gloo at the smallest size that hangs; None: it was not run.
     """
@@ -62,7 +62,7 @@ class Sizes:
 
     @property
     def text(self) -> str:
-        """What the sizes show, in one line."""
+        """The findings, in one line."""
         below = [(size, how) for size, how in self.found if size < self.smallest]
         told = f"{self.smallest} is the smallest of the sizes tried that hangs"
         for how in ("passes", "fails"):
@@ -90,7 +90,7 @@ def skip_if_hung(item: pytest.Item, size: int) -> None:
 
 
 def sizes_to_try(hung: int) -> list[int]:
-    """Return the sizes to try, the smallest first: powers of two below the one that hung."""
+    """Return the sizes to try, the smallest first: powers of two below the hanging one."""
     return [1 << power for power in range(1, hung.bit_length()) if 1 << power < hung]
 
 

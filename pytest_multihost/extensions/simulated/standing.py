@@ -17,7 +17,7 @@ class Standing:
     """How a world stands.
 
     Attributes:
-        is_still: Whether no rank can go on: each waits for others, or has left the test.
+        is_still: Whether no rank can go on: each waits for others, or has returned from the test.
         until_s: When the first timeout of a wait ends that, on the monotonic clock.
     """
 

@@ -3,9 +3,9 @@
 At most a few ranks run at a time; the others that may go on are ready. That is only a matter of
 speed: a rank that is blocked elsewhere, or runs for long, lends its place to another.
 
-A world hangs if every rank waits here with all of its threads, or has left the test, and none is
-ready. Nothing can then launch an operation, so none can end. This is exact: no timer is involved.
-A rank that waits elsewhere, or whose other threads still work, counts as running.
+A world hangs if every rank waits here with all of its threads, or has returned from the test, and
+none is ready. Nothing can then launch an operation, so none can end. This is exact: no timer is
+involved. A rank that waits elsewhere, or whose other threads still work, counts as running.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Wait:
         numbers: The rank's launches that have not ended.
         request: The request to a store that waits for a key; None: it waits for launches.
         may_return: Whether it need not wait if no other rank can go on.
-        error: Why it has ended without what it waited for; empty: it has not.
+        error: Why it has ended unfulfilled; empty: it has not.
     """
 
     rank: int
@@ -79,7 +79,7 @@ class Hang:
 
     Attributes:
         waiting: The ranks that wait here, with the number of their threads that do.
-        finished: The ranks that have left the test.
+        finished: The ranks that have returned from the test.
         own_threads: The harness's threads in each of these ranks.
     """
 
@@ -117,7 +117,7 @@ class Waits:
 
     @property
     def running(self) -> Collection[int]:
-        """The ranks that run, except those that have lent their place."""
+        """The ranks that run, except lenders of their place."""
         return self._running - self._lending - self._finished
 
     def moves(self, rank: int, threads: Threads | None = None) -> None:
@@ -132,11 +132,11 @@ class Waits:
             self._threads[rank] = threads
 
     def lend(self, rank: int) -> None:
-        """Let another rank run in the place of one that is blocked elsewhere."""
+        """Let another rank run in the place of a rank blocked elsewhere."""
         self._lending.add(rank)
 
     def finish(self, rank: int, threads: Threads) -> None:
-        """Note that a rank has left the test; another of its threads may still work."""
+        """Note that a rank has returned from the test; another of its threads may still work."""
         self.moves(rank, threads)
         if threads.alive <= 1 + self._parked_of[rank]:
             self._finished.add(rank)
@@ -286,7 +286,7 @@ class Waits:
 
     @property
     def are_all_still(self) -> bool:
-        """Whether no rank runs or is ready: each waits here, has left the test, or has ended."""
+        """Whether no rank runs or is ready: each waits here, has returned or has ended."""
         return (
             not self.ready and self._running <= self._finished and len(self._threads) == self.size
         )

@@ -1,4 +1,4 @@
-"""What an operation of a simulated group returns: the handle to wait for its end."""
+"""The result of an operation of a simulated group: the handle to wait for its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __tracebackhide__ = True  # pytest leaves the frames of this module out of trace
 
 Tensor = Any
 Take = Callable[[Completion], None]
-"""Copies what an operation has received into the caller's tensors."""
+"""Copies the data that an operation has received into the caller's tensors."""
 
 OnTimeout = Callable[[Launch, str], None]
 """Takes the operation whose timeout has struck, and the text of the error."""
@@ -150,8 +150,8 @@ class SimulatedWork(Work):  # type: ignore[misc]
         if self._future is None:
             self._look(_FUTURE_S)
             self._ended = torch.futures.Future()
-            # An error that is set in Python is no error for C++ code, such as DDP's: it would
-            # take the exception for the tensors. What a callback raises is one for both.
+            # An error that is set in Python is not an error for C++ code, such as DDP's: it would
+            # take the exception for the tensors. An exception of a callback is an error for both.
             self._future = self._ended.then(self._result_of_future)
             if self._completion is not None:
                 self._settle()
