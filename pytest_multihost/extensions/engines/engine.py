@@ -19,11 +19,11 @@ from pytest_multihost.core.option import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """What an engine is to start.
+    """The order to an engine to start peers.
 
     Attributes:
-        python: The interpreter on the nodes; None: the path of this process's, or the one that the
-            engine runs there.
+        python: The interpreter on the nodes; None: the path of this process's, or the engine's
+            own one there.
         code: The code of a peer, as for ``python -c``. The peer reads from its standard input,
             writes to its standard output, and ends when its input ends.
         count: The number of nodes; None: the engine decides.
@@ -62,7 +62,7 @@ class Node(Protocol):
         """Return how the peer has ended, such as "exit code 1"; empty while it runs."""
 
     def last_words(self) -> str:
-        """Return the last lines that the peer, or what has started it, has written to stderr."""
+        """Return the last lines that the peer, or its starter, has written to stderr."""
 
 
 class Fleet(Protocol):
@@ -76,7 +76,7 @@ class Fleet(Protocol):
         """
 
     def waiting(self) -> str:
-        """Return what the nodes wait for, such as "job 812: Priority"; empty if not known."""
+        """Return the reason for which nodes wait, such as "job 812: Priority"; empty if unknown."""
 
     def why_lost(self, index: int) -> str:
         """Return the engine's reason why the node at an index is lost; empty if it has none."""
@@ -95,7 +95,7 @@ class Engine:
     Attributes:
         name: The text before the colon of `--multihost-on`.
         begin: Begins to provide nodes, and returns before they are available. Arguments: the text
-            after the colon, and what to start. It raises SettingError if the text is wrong, and
+            after the colon, and the order. It raises SettingError if the text is wrong, and
             LaunchError if nothing can be started.
         signals_ranks: Whether it signals the ranks, too, when it ends a job.
     """

@@ -63,7 +63,7 @@ from pytest_multihost.extensions.engines.attach import pack
 _FAREWELL_S = 30.0
 """How long rank 0 may take to end after it has sent the run's exit status.
 
-It may have to unload torch on a loaded machine; without a limit, one that cannot end would keep
+It may have to unload torch on a loaded machine; without a limit, a stuck rank 0 would keep
 all others."""
 
 _AFTER_S = 0.2
@@ -74,10 +74,10 @@ Answer = tuple[FromPeer, bytes]
 
 
 LACKING = "lacking"
-"""The question what a machine lacks, and the key of its answer."""
+"""The question for the part that a machine lacks, and the key of its answer."""
 
 Lacking = Callable[[str, int], str]
-"""Returns what a machine lacks for a test. Arguments: its node id, the ranks on this machine."""
+"""Returns the part that a machine lacks for a test. Arguments: node id, ranks on this machine."""
 
 
 class Connect(Protocol):
@@ -120,7 +120,8 @@ class PeerServer:
     Attributes:
         launcher: Returns the launcher of a test's ranks.
         home: A private directory of this process.
-        lacking: Returns what this machine lacks for a number of ranks of a test; empty if nothing.
+        lacking: Returns the part that this machine lacks for a number of ranks of a test; empty if
+            none.
     """
 
     stream: FrameStream[ToPeer]

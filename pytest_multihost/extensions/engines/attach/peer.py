@@ -137,7 +137,7 @@ class Peer:
         """Send a request; return a function that waits for the answer and returns it.
 
         Other frames that arrive during the wait go into `backlog`. The function raises LaunchError
-        if the peer is gone, does not answer within `within_s`, or could not do what was asked.
+        if the peer is gone, does not answer within `within_s`, or could not fulfil the request.
         """
         self._requests += 1
         self.stream.send(Frame(message, number=self._requests))
@@ -220,10 +220,10 @@ class Peer:
 
     @contextlib.contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Drop the connection if the block cannot read what the peer has sent.
+        """Drop the connection if the block cannot read the peer's data.
 
         Raises:
-            LaunchError: The peer sent what cannot be read.
+            LaunchError: The peer sent unreadable data.
         """
         try:
             with parsing(what):

@@ -178,7 +178,7 @@ def _read_private(path: Path, *, follows: bool) -> bytes:
         _check_private(path, path.lstat())
     # O_NONBLOCK, because opening a FIFO with this name would block.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
-    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - what is checked is what is read
+    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - the checked file is read
         _check_private(path, os.fstat(file.fileno()))
         return file.read(_MAX_FILE)
 
@@ -344,7 +344,8 @@ def _enable_keepalive(connection: socket.socket) -> None:
     """Make the kernel end a connection to a machine that has disappeared (tcp(7)).
 
     TCP_KEEPIDLE and similar options apply to an idle connection, TCP_USER_TIMEOUT to unacknowledged
-    data. With the defaults, the end would take hours and a quarter of an hour, respectively.
+    data. With the defaults, the end would take hours for the first, a quarter of an hour for the
+    second.
     """
     options = (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

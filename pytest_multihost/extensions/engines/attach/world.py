@@ -369,7 +369,7 @@ def unpack(
     """Return the contents of the files in an archive, by name; for the arguments, see `members`.
 
     Raises:
-        UnreadableError: It is no archive, or has other files or larger ones.
+        UnreadableError: It is not an archive, or has other files or larger ones.
     """
     return dict(members(payload, ranks, max_bytes))
 
@@ -385,7 +385,7 @@ def members(
             None for files of any end.
 
     Raises:
-        UnreadableError: It is no archive, or has other files or larger ones.
+        UnreadableError: It is not an archive, or has other files or larger ones.
     """
     if not payload:
         return
@@ -412,10 +412,10 @@ def write_files(
 
     Args:
         ranks: The ranks whose files they may be.
-        moved: A folder that the files name, and the one that they are to name in its place.
+        moved: A folder that the files name, and the folder to name in its place.
 
     Raises:
-        UnreadableError: It is no archive of such files.
+        UnreadableError: It is not an archive of such files.
     """
     for name, data in members(payload, ranks):
         if moved is not None:

@@ -154,13 +154,13 @@ class CommandFleet:
         return "\n".join(filter(None, (ended, node.last_words())))
 
     def failed(self) -> Sequence[str]:
-        """Return the nodes whose command has failed; one that had to be ended has not."""
+        """Return the nodes whose command has failed; a command that had to be ended has not."""
         ours = (0, -signal.SIGTERM, -signal.SIGKILL)
         failed = (each for each in self.started if each.process.returncode not in ours)
         return [f"node {each.name}: {each.ended()}" for each in failed]
 
     def stop(self) -> None:
-        """Close all connections, and end what does not end by itself."""
+        """Close all connections, and end commands that do not end by themselves."""
         for each in self.started:
             each.connection.close()
         end_commands(each.process for each in self.started)

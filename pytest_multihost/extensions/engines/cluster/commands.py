@@ -15,14 +15,14 @@ _NODES = 2
 """How many nodes a command is run for, if nothing says so."""
 
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5")
-"""Without a terminal, and without a question that nobody would answer."""
+"""Without a terminal, and without a question that no person would answer."""
 
 
 def begin_exec(text: str, request: StartRequest) -> CommandFleet:
     """Run a command for each node, with the node's index in place of ``{i}``.
 
     Raises:
-        SettingError: The text is no command.
+        SettingError: The text is not a command.
         LaunchError: It cannot be started.
     """
     words, count = _split(text), request.count or _NODES
@@ -60,7 +60,7 @@ def begin_ssh(text: str, request: StartRequest) -> CommandFleet:
     """Run the command on each host of a list.
 
     Raises:
-        SettingError: The text is no list of hosts, or has too few.
+        SettingError: The text is not a list of hosts, or has too few.
         LaunchError: ssh cannot be started.
     """
     hosts = [each.strip() for each in text.split(",")]

@@ -38,7 +38,7 @@ class _Client:
     """A connection to a cluster, and to pytest.
 
     Attributes:
-        job: What to start, see `ray_engine.begin_ray`.
+        job: The order to start, see `ray_engine.begin_ray`.
     """
 
     job: Mapping[str, Any]

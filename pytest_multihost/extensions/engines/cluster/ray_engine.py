@@ -92,7 +92,7 @@ class RayFleet:
         return self._nodes if self._is_complete else None
 
     def read(self) -> None:
-        """Read what the client has sent: each message is one packet, with a node's socket."""
+        """Read the client's messages: each message is one packet, with a node's socket."""
         while True:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self.control, _MAX_MESSAGE, 1)
@@ -126,7 +126,7 @@ class RayFleet:
         return last_lines(self.errors)
 
     def waiting(self) -> str:
-        """Return what the placement group waits for."""
+        """Return the resources that the placement group waits for."""
         return self._waiting
 
     def why_lost(self, index: int) -> str:

@@ -33,7 +33,7 @@ class PeerActor:
         """Start the peer; return the name of this machine.
 
         Args:
-            python: The interpreter; None: the one that runs this actor.
+            python: The interpreter; None: the actor's own.
             in_copy: Whether the working directory is a copy of the project.
         """
         self._process = subprocess.Popen(

@@ -33,10 +33,10 @@ from pytest_multihost.extensions.engines.cluster.command_node import (
 from pytest_multihost.extensions.engines.engine import Engine, StartRequest
 
 _HOLD = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >&2'
-"""What salloc runs: it prints the allocation, and ends when its input ends."""
+"""The command of salloc: it prints the allocation, and ends when its input ends."""
 
 _CANCEL = 'cat > /dev/null; scancel --name="$0"; sleep 2; scancel --name="$0"'
-"""What cancels a job, whose name follows, at the end of the input."""
+"""The command that cancels a job, whose name follows, at the end of the input."""
 
 _SURVIVE = "--no-kill"
 """Otherwise a node that fails ends the whole job, and it is not clear which node it was."""
@@ -213,7 +213,7 @@ def split_options(text: str) -> list[str]:
     """Return the words of options.
 
     Raises:
-        SettingError: A quotation mark is missing, or a word is no option and no value of one.
+        SettingError: A quotation mark is missing, or a word is neither an option nor its value.
     """
     try:
         words = shlex.split(text)
@@ -247,7 +247,7 @@ def _hosts(nodes: str) -> Sequence[str]:
 
 
 def _ask(*command: str) -> str:
-    """Return what one of Slurm's commands prints; empty if it fails."""
+    """Return the output of one of Slurm's commands; empty if it fails."""
     try:
         done = subprocess.run(
             command,

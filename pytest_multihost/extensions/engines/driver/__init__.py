@@ -1,6 +1,6 @@
 """Runs in which pytest has no rank, and an engine starts a peer on each node.
 
-* `options` are the options of such runs; `order` is what a peer is to do, and `orders_of_run`
+* `options` are the options of such runs; `order` is the order for a peer, and `orders_of_run`
   derives it from pytest's own command line.
 * `start_peer` runs on a node: it follows an order. `ordered_peer` is the plugin that makes its
   pytest a peer.

@@ -17,13 +17,13 @@ from pytest_multihost.extensions.engines.driver.heartbeats import ChunkDecoder
 from pytest_multihost.extensions.engines.driver.one_way import OneWay, await_ready
 
 STUCK_S = 10.0
-"""How long the last bytes of a connection that has ended may stay unread: nobody may be there."""
+"""How long the last bytes of an ended connection may stay unread: no reader may be there."""
 
 
 def pump(connection: socket.socket, incoming: int, outgoing: int, silent_s: float) -> None:
     """Carry chunks from a pipe to a connection, and bytes from the connection to another pipe.
 
-    Returns when the connection has ended and all its bytes are written, or nobody reads them.
+    Returns when the connection has ended and all its bytes are written, or no process reads them.
 
     Args:
         silent_s: After so many seconds without a byte, the incoming pipe counts as ended.

@@ -110,7 +110,7 @@ class _Line:
 
     @property
     def is_over(self) -> bool:
-        """Whether one side has ended, and the other has got what it can get."""
+        """Whether one side has ended, and the other has got all data."""
         is_stuck = time.monotonic() >= self.until_s
         return is_stuck or self.to_node.is_over or self.to_driver.is_over
 

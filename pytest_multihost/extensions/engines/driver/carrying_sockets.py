@@ -20,7 +20,7 @@ from pytest_multihost.core.launch.libc import descriptor_of
 
 
 def tcp_sockets_of(pid: int) -> Sequence[socket.socket]:
-    """Return the TCP connections of a process, and end the delays of what it sends.
+    """Return the TCP connections of a process, and end the delays of its packets.
 
     They stay connected while they are open here, even if the process ends. None are returned where
     this process cannot have them: on another system, or with less rights.
@@ -58,7 +58,7 @@ def _connected(sockets: Iterable[socket.socket]) -> Iterator[socket.socket]:
 
 
 def acknowledge(sockets: Iterable[socket.socket]) -> None:
-    """Acknowledge at once what has arrived at TCP connections."""
+    """Acknowledge at once the data that has arrived at TCP connections."""
     for each in sockets:
         with contextlib.suppress(OSError):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

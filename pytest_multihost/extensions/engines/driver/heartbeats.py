@@ -31,13 +31,13 @@ def encode_chunk(data: bytes) -> bytes:
 
 @dataclass(slots=True)
 class ChunkDecoder:
-    """Takes chunks in pieces of any size, and returns what they carry."""
+    """Takes chunks in pieces of any size, and returns their content."""
 
     _header: bytearray = field(default_factory=bytearray)
     _left: int = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes, and return those that they carry."""
+        """Take bytes of chunks, and return their content."""
         carried, rest = bytearray(), memoryview(data)
         while rest:
             if self._left:

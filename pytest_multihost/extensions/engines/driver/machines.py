@@ -56,7 +56,7 @@ class NodesLauncher:
         return self.engine.name
 
     def prepare(self, spec: WorldSpec) -> WorldSpec:
-        """Return a world's spec with its machines, and what its ranks need there."""
+        """Return a world's spec with its machines, and the services of its ranks there."""
         services = {**spec.services, LINGERING.name: PART} if self.engine.signals_ranks else None
         hosts = hosts_of(spec.size, self.peers)
         return replace(spec, hosts=hosts or spec.hosts, services=services or spec.services)
@@ -91,7 +91,7 @@ class Nodes:
     launcher: NodesLauncher
 
     def lacking(self, plan: Plan, spec: WorldSpec) -> str:
-        """Return what a node says that it lacks for its ranks of a world; empty if nothing.
+        """Return the part that a node lacks for its ranks of a world; empty if none.
 
         Raises:
             LaunchError: A peer is gone, or does not answer.

@@ -18,8 +18,8 @@ class OneWay:
 
     Attributes:
         source: Descriptor to read from; negative once it has ended.
-        target: Descriptor to write to; negative once nobody reads there.
-        convert: Returns what to write for bytes that were read.
+        target: Descriptor to write to; negative once no process reads there.
+        convert: Returns the bytes to write for bytes that were read.
     """
 
     source: int
@@ -38,7 +38,7 @@ class OneWay:
         return self.source >= 0 and self.target >= 0 and len(self.held) < _ROOM
 
     def register(self, poll: select.poll) -> None:
-        """Register what this direction waits for."""
+        """Register the descriptors that this direction waits for."""
         if self.reads:
             poll.register(self.source, select.POLLIN)
         if self.held and self.target >= 0:

@@ -234,7 +234,7 @@ class Driver:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_unconfigure(self) -> None:
-        """End what has been started, if the session has not begun."""
+        """End the started processes, if the session has not begun."""
         self.stop()
 
 

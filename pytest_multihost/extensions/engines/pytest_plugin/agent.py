@@ -108,7 +108,7 @@ class Agent:
 
 
 def _lacking(plan: Plan, ranks: int, launchers: Launchers) -> str:
-    """Return what this machine lacks for its ranks of a test; empty if nothing."""
+    """Return the part that this machine lacks for its ranks of a test; empty if none."""
     planner = offered_planner(launchers.config.hook)
     whys = (planner.lacking(each) for each in plan.world.faults)
     return next(filter(None, whys), None) or plan.backend.lacking(ranks) or ""
