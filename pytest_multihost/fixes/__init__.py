@@ -1,11 +1,11 @@
 """Published fixes of hangs and out-of-memory errors, each proven on the real library.
 
-Each module holds one: a value `FIX` that says what is known, and functions for your own code. They
+Each module holds one: a value `FIX` with the known facts, and functions for your own code. They
 need neither pytest nor the rest of this package, and are meant for production code as well. Import
 the module that you need: `from pytest_multihost.fixes import replicate`.
 
-The modules are `mesh_scope`, `orbax_barrier`, `prewarm`, `replicate` and `ring`. `Fix` is what is
-known of each: its source, and the versions that it may patch.
+The modules are `mesh_scope`, `orbax_barrier`, `prewarm`, `replicate` and `ring`. `Fix` has the
+facts about each: its source, and the versions that it may patch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Fix:
 
     Attributes:
         name: Short name; also the name of its module and of its page in the guide.
-        title: What it does, in a few words.
+        title: Its effect, in a few words.
         upstream: Link to the report or change that made it public.
-        symptom: What someone sees who has the bug.
+        symptom: The visible sign of the bug.
         affected: Versions that have the bug, as requirement specifiers: `("jax>=0.8",)`.
         tried: Versions that it was tested with, both sides: `("jax==0.10.2",)`.
         upstream_since: The first version in which upstream has fixed it, as a specifier; None while
             there is none.
-        differs: Where what was measured differs from what was published; empty where it does not.
+        differs: Where measurements differ from the publication; empty where it does not.
     """
 
     name: str
@@ -49,7 +49,7 @@ def refuse_unknown(package: str, found: str, *, first: str, last: str, instead: 
     Args:
         found: The version that is imported.
         first: The oldest version that is known.
-        instead: What to do with any other version, a sentence.
+        instead: The advice for any other version, a sentence.
 
     Raises:
         UnknownVersionError: It is older, newer or no version at all.

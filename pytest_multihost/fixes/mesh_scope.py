@@ -58,10 +58,10 @@ _outer_mesh: contextvars.ContextVar[Mesh] = contextvars.ContextVar("outer_mesh",
 
 @contextlib.contextmanager
 def local_mesh_scope(mesh: Mesh) -> Iterator[None]:
-    """Set `mesh` as the context mesh in this block; afterwards the former one again.
+    """Set `mesh` as the context mesh in this block; afterwards restore the earlier one.
 
-    Around what a process computes on its own devices while a mesh over all processes is in context.
-    It holds for this thread alone, and cannot be used within `jax.jit`.
+    Around a computation of a process on its own devices while a mesh over all processes is in
+    context. It holds for this thread alone, and cannot be used within `jax.jit`.
 
     Args:
         mesh: The devices that take part, a `jax.sharding.Mesh`; None for no mesh at all: each
@@ -70,7 +70,7 @@ def local_mesh_scope(mesh: Mesh) -> Iterator[None]:
     import jax
     import numpy as np
 
-    # What is in context where no mesh is; jax before 0.10 does not take None for it.
+    # The context without a mesh; jax before 0.10 does not take None for it.
     no_mesh = jax.sharding.Mesh(np.empty((), dtype=object), ())
     with jax.set_mesh(no_mesh if mesh is None else mesh):
         yield
@@ -103,7 +103,7 @@ def patch_orbax_mesh_scope(part: Part = "complete") -> Iterator[None]:
 
     Args:
         part: "complete" for both places. "published" for `create_zeros` alone, as it was reported:
-            to show that it makes an error a hang, and for nothing else.
+            to show that it makes an error a hang, and for no other use.
 
     Raises:
         UnknownVersionError: This orbax is older than 0.11.32 or newer than 0.11.39.

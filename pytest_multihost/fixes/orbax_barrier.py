@@ -94,7 +94,7 @@ def pre_broadcast_barrier(
         processes: The processes that take part, by their index; None for all.
 
     Raises:
-        BarrierTimeoutError: Not all came in time. It names those that are missing.
+        BarrierTimeoutError: Not all came in time. It names the missing ones.
         RuntimeError: `jax.distributed` is not initialised.
     """
     import jax
@@ -142,8 +142,8 @@ def patch_orbax_single_replica_restore(
     Use it on all processes. It replaces `multislice.broadcast_one_replica_to_all`.
 
     Args:
-        barrier: "coordination": `pre_broadcast_barrier`, the fix. "device": what the report asks
-            for, which is not one. None: nothing.
+        barrier: "coordination": `pre_broadcast_barrier`, the fix. "device": the report's request,
+            which is not a fix. None: nothing.
         timeout_s: Seconds that the coordination barrier waits; see `pre_broadcast_barrier`.
 
     Raises:

@@ -197,7 +197,7 @@ def agree(store: Store, prefix: str, entries: Sequence[Entry], timeout: timedelt
 def _missing(store: Store, keys: Sequence[str], timeout: timedelta) -> list[str]:
     """Return the keys that were not set in time.
 
-    What a store raises then differs from store to store. A broken one raises again.
+    The exceptions of stores differ. A broken store raises again.
     """
     try:
         store.wait(list(keys), timeout)
@@ -260,7 +260,7 @@ def _use(group: ProcessGroup, *, coverage: Coverage, timeout: timedelta, device:
             sent = torch.zeros(group.size(), device=each)
             received = torch.empty_like(sent)
             dist.all_to_all_single(received, sent, group=group, async_op=True).wait(timeout)
-        if accelerator is not None:  # until it has done what it was given, nothing is connected
+        if accelerator is not None:  # until it has done its work, nothing is connected
             accelerator.synchronize(each)
 
 
@@ -308,18 +308,18 @@ def prewarm_process_groups(
 
     Call it on all ranks of the default group, equally often, when the groups have been made and
     memory, descriptors and ports still abound: before the model. First all ranks compare over the
-    store what they call their groups. Then each walks through its own, in an order that is the same
+    store the names of their groups. Then each walks through its own, in an order that is the same
     everywhere. Groups of one rank are left out.
 
     Args:
         groups: Those of this rank, in any order; None among them stands for the default group, and
-            what `new_group` gives to ranks that are not in a group is left out. None alone: all
+            the object of `new_group` for a rank that is not in a group is left out. None alone: all
             that this process is in.
-        coverage: `"all_pairs"` connects every member with every other. `"barrier"` does what a
+        coverage: `"all_pairs"` connects every member with every other. `"barrier"` connects as a
             barrier does, which is enough for reductions and not for an all_to_all among more than
             four ranks.
         timeout: How late a rank may come, and how long each use of a group may take. Not covered is
-            what NCCL does in the calling thread while it makes a communicator.
+            NCCL's work in the calling thread while it makes a communicator.
         device: The accelerator to use; None for the current one, which each rank must have set.
 
     Returns:
@@ -403,7 +403,7 @@ def megatron_groups(parallel_state: Module) -> list[ProcessGroup]:
     """Return the groups that Megatron keeps in this process, each once.
 
     They are in the module's variables, alone or in lists and dictionaries. Which there are differs
-    from version to version, and so does what the getters are called and take.
+    from version to version, and so do the names and arguments of the getters.
     """
     import torch.distributed as dist
 
@@ -434,14 +434,14 @@ def inter_optimizer_group(parallel_state: Module) -> ProcessGroup:
 
 
 def published_barrier(parallel_state: Module = None) -> bool:
-    """Do what was published: one barrier, on one group. For comparison, not for use.
+    """Do as published: one barrier, on one group. For comparison, not for use.
 
     Returns:
         Whether there was a group. With one instance of the distributed optimizer, Megatron's
         default, there is none, and nothing was connected.
 
     Raises:
-        TypeError: By megatron-core 0.13 and 0.14, whose getter does not take what it is given.
+        TypeError: By megatron-core 0.13 and 0.14, whose getter does not take the argument.
     """
     getter = getattr(_module(parallel_state), _GETTER, None)
     group = getter(check_initialized=False) if getter is not None else None

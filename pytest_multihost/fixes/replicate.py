@@ -114,9 +114,9 @@ def replicate(
     may share its memory with the numpy array that it was made of: leave that unchanged.
 
     Args:
-        tree: A pytree. Its numpy and jax arrays and numpy scalars become global arrays; whatever
-            else (None, texts, functions, Python's numbers) stays what it is. A jax array must be
-            whole in this process or already have the sharding; the latter is returned as it is.
+        tree: A pytree. Its numpy and jax arrays and numpy scalars become global arrays; anything
+            else (None, texts, functions, Python's numbers) stays as it is. A jax array must be
+            whole in this process or already have the sharding; such an array is returned as it is.
         sharding: Of every array, a `jax.sharding.Sharding`; not only replicated ones will do.
         check: `"digest"` compares the values of all processes of the sharding, bit by bit, through
             16 bytes each in the coordination service; then all of them must call. `None` compares
@@ -145,7 +145,7 @@ class _Leaf:
 
     Attributes:
         path: Where it is, in jax's notation.
-        host: What this process has of it and is to be placed; None if it stays as it is.
+        host: The part of it in this process, to be placed; None if it stays as it is.
     """
 
     path: str
@@ -203,7 +203,7 @@ def _place(leaf: _Leaf, sharding: Sharding) -> Array:
 def _compare(leaves: Sequence[_Leaf], sharding: Sharding, timeout_s: float) -> None:
     """Raise if the processes of the sharding have not all called with the same leaves.
 
-    The tree's own structure is not compared: what it holds besides leaves, say a function, may
+    The tree's own structure is not compared: its other parts, say a function, may
     print as another in each process.
     """
     import jax
@@ -227,7 +227,7 @@ def _compare(leaves: Sequence[_Leaf], sharding: Sharding, timeout_s: float) -> N
     digests = json.dumps({leaf.path: _digest(leaf) for leaf in leaves})
     wholes = gather(f"{calls}/{number}/tree", _digest_of(digests.encode()))
     if len(set(wholes.values())) == 1:
-        if number > 1:  # by now, all have read what this process wrote in the previous call
+        if number > 1:  # by now, all have read this process's entry of the previous call
             client.key_value_delete(f"{calls}/{number - 1}/tree/{rank}")
         return
     of_all = gather(f"{calls}/{number}/leaves", digests)
@@ -238,7 +238,7 @@ def _compare(leaves: Sequence[_Leaf], sharding: Sharding, timeout_s: float) -> N
 def _gather(
     client: Client, ranks: Sequence[int], rank: int, timeout_s: float, key: str, value: str
 ) -> dict[int, str]:
-    """Write `value` under `key`, and return what each process has written there, by rank."""
+    """Write `value` under `key`, and return the value of each process there, by rank."""
 
     def written() -> dict[int, str]:
         entries = client.key_value_dir_get(f"{key}/")

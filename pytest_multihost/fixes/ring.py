@@ -29,7 +29,7 @@ FIX = Fix(
         " some sizes; or the message after it is wrong"
     ),
     affected=("mlx<0.32",),
-    tried=(),  # jaccl needs RDMA and macOS; the guide says what was compared with its code
+    tried=(),  # jaccl needs RDMA and macOS; the guide lists the comparisons with its code
     upstream_since="mlx>=0.32",
     differs=(
         "Published as a hang of all messages smaller than the part that precedes a wire's. Which"
@@ -100,7 +100,7 @@ class Layout:
         wires: Connections between two neighbours.
         chunk: Bytes of a frame. Every frame has as many; the last of a region is filled up.
         pipeline: How many receives are posted on a wire at a time.
-        prefill: By what the first of them are counted.
+        prefill: Where the count of the first receives begins: at the region's start, or at 0.
     """
 
     wires: int
@@ -109,7 +109,7 @@ class Layout:
     prefill: Prefill = "region"
 
     def __post_init__(self) -> None:
-        """Refuse what nothing could be sent over."""
+        """Refuse a layout over which nothing could be sent."""
         if min(self.wires, self.chunk, self.pipeline) < 1:
             raise ValueError(f"wires, chunk and pipeline must be positive: {self}")
 
@@ -188,7 +188,7 @@ class Receiving:
 
     Attributes:
         link: Where from.
-        message: What has come of it.
+        message: The bytes of it that have come.
         regions: Each wire's part.
         offsets: Where in the message the next frame of each wire belongs.
         posted: How many receives of each wire wait for a frame.
@@ -201,7 +201,7 @@ class Receiving:
     posted: list[int]
 
     def __str__(self) -> str:
-        """Say what is posted."""
+        """Say how many receives are posted."""
         return f"receives in flight on each wire: {self.posted}"
 
     @property
@@ -263,7 +263,7 @@ class Ring:
     Attributes:
         left: The link to the process before this one.
         right: The link to the process after it. Of two processes each is the other's both sides,
-            and what one sends to its right the other receives from its left.
+            and a message that one sends to its right the other receives from its left.
     """
 
     left: Link
