@@ -213,7 +213,7 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:  # type: ignore[empty-b
     An `Option` is set by the command line, the environment or the ini file; with a `MarkerKey`, the
     marker `multihost` can also set it. ``settings.get(OPTION)`` returns its value, so keep the
     object in a module from which you can import it. Called once for each plugin, when it is
-    registered; a conftest file must be one that pytest loads before it parses the command line, as
+    registered; a conftest file must be loaded before pytest parses the command line, as
     for `pytest_addoption`. Declare other forms of options, such as a switch without a value, with
     `pytest_addoption`.
     """
@@ -306,7 +306,7 @@ def pytest_multihost_other_machines(config: pytest.Config) -> OtherMachines | No
 def pytest_multihost_processes(config: pytest.Config) -> Collection[int]:  # type: ignore[empty-body]
     """Return ids of processes on this machine that belong to the harness, besides pytest's own.
 
-    A rank that waits for one of these processes waits for nothing outside its world.
+    A rank's wait for one of these processes does not lead outside its world.
     """
 
 
@@ -350,7 +350,7 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:  # type: ignore[empty-
     """Return services of worlds: objects that take part in a running world besides its ranks.
 
     Called in the controller, in pytest and in ``multihost run``. A world has the services that its
-    spec names and those that are implied. If two services have the same name, the plugin registered
+    spec names and the implied ones. If two services have the same name, the plugin registered
     last wins.
     """
 

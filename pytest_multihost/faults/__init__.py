@@ -75,9 +75,9 @@ def hold(
 ) -> Fault:
     """Hold the thread that passes the point there until every other rank waits or has left.
 
-    The rank is then as late as possible, and nobody has to guess a delay: the kernel's scheduler
+    The rank is then as late as possible, and no user has to guess a delay: the kernel's scheduler
     shows when nothing else in the world can move. If several ranks are held at a time, the other
-    ranks are those that are not held.
+    ranks are the ranks that are not held.
 
     * ``until``: ``"others-wait"``, the only value. A rank that polls counts as waiting once it has
       done nothing else for 0.3 s.
@@ -227,7 +227,7 @@ def elapsed_time(
 
     They jump when code of the test or of the program under test reads a clock for the `read`th time
     after the point: `time.monotonic`, `time.perf_counter`, `time.time`, or their forms with `_ns`.
-    So a limit of seconds that nobody has reached is over for this rank. Libraries, runtimes and
+    So a limit of seconds that no rank has reached is over for this rank. Libraries, runtimes and
     waits have the real time.
     """
     return _fault("elapsed_time", rank, at, must_fire, seconds=seconds, read=read)
@@ -307,7 +307,7 @@ def slow_io(
     * ``bytes_per_s``: the maximum rate at which data is read and written.
     * ``error``: the name of an error with which these calls fail, such as ``EIO`` or ``ENOSPC``. An
       error for lack of space affects only writes.
-    * ``short_reads``: whether a read returns half of what was requested, as POSIX permits.
+    * ``short_reads``: whether a read returns half of the requested bytes, as POSIX permits.
     * ``path``: the files, as in `at.io`. The pattern ``*`` skips Python's own files, installed
       packages, /dev, /proc and /sys. The fault has happened when a matching file was opened, read
       or written.
@@ -328,11 +328,11 @@ def partition(
 ) -> Fault:
     """Cut the network silently: no packet arrives any more between hosts of different groups.
 
-    Needs ``hosts="netns"``, like all network faults. They last until all ranks have left the test's
-    body, not only the rank that passed the point.
+    Needs ``hosts="netns"``, like all network faults. They last until all ranks have returned from
+    the test's body, not only the rank that passed the point.
 
     * ``groups``: ranks that still reach each other; ranks in no group still reach all others.
-    * ``one_way``: cut only what the first of two groups sends to the second.
+    * ``one_way``: cut only the packets of the first of two groups to the second.
     * ``rank``: the rank whose passing of the point triggers the cut; by default the first rank of
       the first group.
     * ``heals_after``: seconds after which the cut ends.

@@ -1,4 +1,4 @@
-"""What a kind of fault is: its parameters, what it does to a rank, and how it is undone."""
+"""The type of a kind of fault: its parameters, its effect on a rank, and how it is undone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_multihost.core.model.spec import Host, RankSpec
 
 _MAX_NUMBER = 1 << 63
 Check = Callable[[object], str | None]
-"""Returns what a value must be, or None if the value is valid."""
+"""Returns the kind of value wanted, or None if the value is valid."""
 
 
 OnePer = Literal["", "rank", "point", "path", "host"]
@@ -31,7 +31,7 @@ Conflicts = Callable[[Sequence[Fault], Sequence[Host], int], list[str]]
 
 
 class Announcement(TypedDict, total=False):
-    """What a rank reports to the controller about a fault before performing it.
+    """A rank's report to the controller about a fault before performing it.
 
     The rank may not be able to report anything afterwards: it may be stopped, dead, or cut off.
 
@@ -64,15 +64,15 @@ class Strike:
             `rules` are the numbers of rules in the rank's page of I/O rules: their counters show
             whether it has happened even if the rank can no longer report it. `note` is a remark for
             the verdict.
-        healing: Closed when the test's body is over; undoes what it was given, last first.
+        healing: Closed when the test's body is over; undoes its entries, last first.
         performed: For a kind that a service performs: waits until it has done so, and returns the
             error; empty if there is none.
         more_modules: Modules of the test that are not in `sys.modules`.
         ready_s: When this rank was ready for the test, in monotonic seconds. No rank had begun it
             then; others may have by the time at which this one does.
         ahead_s: Returns how far the world's clocks are ahead of the times of files.
-        met: Reports to the controller that the user's code, which is on the stack, meets what the
-            fault changes.
+        met: Reports to the controller that the user's code, which is on the stack, meets the
+            effect of the fault.
     """
 
     fault: Fault
@@ -101,15 +101,15 @@ class FaultKind:
     Attributes:
         name: As in ``faults.other(name, ...)``.
         perform: Performs it, in the rank, in the thread that passes the point. It registers with
-            ``strike.healing`` how to undo what it changes.
-        params: What it takes: a check for each name.
+            ``strike.healing`` how to undo its changes.
+        params: Its parameters: a check for each name.
         announce: Returns the announcement to the controller, from the parameters and the time in
             monotonic seconds.
         lasts: Whether it goes on until it is undone; else it is over when `perform` returns.
         tells_itself: Whether `perform` arranges the call of ``strike.begun()`` for the moment when
             the fault takes effect, say at the first file that it slows down.
         points: The kinds of points to which it can be bound; empty: to all.
-        lacking: What this machine lacks for it, if anything: the test is skipped.
+        lacking: The part that this machine lacks for it, if any: the test is skipped.
         service: The service of the world that performs it, outside the rank; empty: none.
         conflicts: Returns why a test cannot have its faults of this kind, from all its faults
             (ranks are numbers), its hosts and its number of ranks. Called once for all kinds with
@@ -119,16 +119,16 @@ class FaultKind:
         is_exclusive: Whether at most one exclusive fault can happen at one point.
         stops_process: Whether it stops the process and continues it. Two such kinds exclude each
             other on a rank.
-        one_per: What has at most one fault of this kind: a rank, a point of a rank, a value of its
-            parameter ``path`` on a rank, a host.
+        one_per: The thing that has at most one fault of this kind: a rank, a point of a rank, a
+            value of its parameter ``path`` on a rank, a host.
         needs_shim: Whether a preloaded library must apply it to the files of C libraries.
         needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
-        sentence: What was done, in the report of a sweep, without a full stop. It may contain
-            `{who}`, the rank in words; `{what}` and `{name}`, the point in words and its name
-            alone; `{at}`, when it is passed; `{then}`, from when on; `{often}`, whether once; and
-            the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}`, `{least}` and
+        sentence: The words for its effect, in the report of a sweep, without a full stop. It may
+            contain `{who}`, the rank in words; `{what}` and `{name}`, the point in words and its
+            name alone; `{at}`, when it is passed; `{then}`, from when on; `{often}`, whether once;
+            and the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}`, `{least}` and
             `{read}`.
-        mending: The section of docs/patterns.md for what it shows; empty: the one for late ranks.
+        mending: The section of docs/patterns.md for its findings; empty: the section on late ranks.
     """
 
     name: str
@@ -161,7 +161,7 @@ class FaultKind:
         )
 
     def problems(self, params: FaultParams) -> list[str]:
-        """Return what is wrong with `params`."""
+        """Return the problems of `params`."""
         found = [f"takes no {name}" for name in params if name not in self.params]
         found += [f"needs {name}" for name in sorted(self.required - params.keys())]
         for name, check in self.params.items():

@@ -94,7 +94,7 @@ class FileObserver:
         matches: Whether a path is observed; asked once for each path.
         before: Called before each call; may wait, raise, or return how many bytes to move at most.
         after: Called after each read and write.
-        listed: Gets a folder and the names in it; returns those that its caller sees, in order.
+        listed: Gets a folder and the names in it; returns the names for its caller, in order.
     """
 
     matches: Callable[[str], bool]
@@ -142,7 +142,7 @@ def _interpreter_folders() -> tuple[tuple[str, ...], frozenset[str]]:
 
 _observers: list[FileObserver] = []
 _originals = contextlib.ExitStack()
-"""Puts back what was replaced. One for the process, which has one `open`."""
+"""Puts back the replaced functions. One for the process, which has one `open`."""
 
 
 @contextlib.contextmanager
@@ -398,7 +398,7 @@ def _listing(path: str, found: Result) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """What `os.scandir` returns."""
+    """The result of `os.scandir`."""
 
     entries: Iterator[Result]
 

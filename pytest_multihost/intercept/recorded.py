@@ -50,14 +50,14 @@ def unrecorded_points(history: Iterable[Event]) -> Mapping[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a rank has sent: its sites, and the numbers of those passed."""
+    """The records of a rank: its sites, and the numbers of the passed ones."""
 
     sites: list[PointSite] = field(default_factory=list)
     passed: list[int] = field(default_factory=list)
 
 
 def _records(history: Iterable[Event]) -> Mapping[int, _Record]:
-    """Return what each rank has sent, ranks ascending."""
+    """Return the records of each rank, ranks ascending."""
     records: dict[int, _Record] = {}
     for event in history:
         if isinstance(event.body, PointsRecorded):

@@ -2,7 +2,7 @@
 
 * `page` is the shared memory with which the processes of a world share one clock; the preloaded
   library `clock.c` uses it as well.
-* `jumps` decides when the clock jumps. `open_ends` finds what could end a wait before its timer.
+* `jumps` decides when the clock jumps. `open_ends` finds other events that could end a wait.
 * `record` is the summary for the verdict and the pages.
 * `in_rank` makes a rank follow the clock.
 * `service` is the service of a world, and `option` the setting `clock`.

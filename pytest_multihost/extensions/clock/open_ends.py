@@ -1,8 +1,8 @@
-"""Finds what may end a wait of a world besides its own threads and the timers of its clock.
+"""Finds events that may end a wait of a world besides its own threads and its clock's timers.
 
 A clock may jump to the earliest timer only if nothing else can happen before. The rules are
-therefore those of a proof (`blockers`), for a world whose known timers never expire. Whatever still
-blocks the proof acts in real time, and the clock must not run ahead of it.
+therefore those of a proof (`blockers`), for a world whose known timers never expire. Anything that
+still blocks the proof acts in real time, and the clock must not run ahead of it.
 """
 
 from __future__ import annotations

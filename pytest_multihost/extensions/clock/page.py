@@ -52,7 +52,7 @@ def clock_page_path(scratch: Path) -> Path:
 
 
 def attach_clock(path: Path) -> None:
-    """Make this process, and those that it execs, use the clock in the page at `path` from now on.
+    """Make this process, and programs that it execs, use the clock in the page at `path`.
 
     Raises:
         RuntimeError: The library is not loaded, because this process was exec'd without it.

@@ -13,7 +13,8 @@ class ClockDoubt:
     """A reason why the clock of a world ran like the machine's for a while.
 
     Attributes:
-        why: What could have ended a wait of the world before its next timer, as a sentence.
+        why: The event that could have ended a wait of the world before its next timer, as a
+            sentence.
         since_s: When the reason first applied, in the world's time.
     """
 

@@ -1,7 +1,7 @@
-"""Clean up after faults, and report those that happened unseen.
+"""Clean up after faults, and report faults that happened unseen.
 
 The controller does this, before it takes stacks and when a world has ended: a rank that hangs or
-was killed can neither report anything nor remove what it has made.
+was killed can neither report anything nor remove its files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_multihost.extensions.faults.slow_io import page_path
 
 
 def join_machine(scratch: Path) -> MachinePart:
-    """Return what a machine does for the faults of its ranks.
+    """Return a machine's part in the faults of its ranks.
 
     Args:
         scratch: The world's own directory on the machine.

@@ -25,7 +25,7 @@ def parse_fault(text: str) -> Fault:
     """Parse a fault, as ``kill(rank=1, at=at.sync_point("before-commit"))``.
 
     Raises:
-        SettingError: It is no fault; the message has the nearest constructor or argument.
+        SettingError: It is not a fault; the message has the nearest constructor or argument.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body

@@ -73,7 +73,7 @@ class _StaleView:
     made_ahead_s: dict[str, float] = field(default_factory=dict)
 
     def before(self, access: FileAccess) -> None:
-        """Fail if a file is not visible yet; remember what this rank makes itself."""
+        """Fail if a file is not visible yet; remember the files of this rank itself."""
         if access.call == "rename":
             self.moved.add(access.path)
         elif access.makes:

@@ -2,8 +2,9 @@
 
 It goes on when holding it longer would change nothing: every other rank waits, and none can move
 except by a timer that expires after the end of the hold. `Quiescence` proves this from the
-scheduler's data. Some programs never come to rest, because they poll for what the held rank has not
-done yet. Their ranks count as waiting once they have done nothing except poll for `POLLS_S`.
+scheduler's data. Some programs never come to rest, because they poll for an action that the held
+rank has not done yet. Their ranks count as waiting once they have done nothing except poll for
+`POLLS_S`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SHARE = 0.25
 POLLS_S = 0.3
 """How long the other ranks must have done nothing except poll.
 
-Loops sleep 1 to 100 ms between two polls, and act in the first poll that finds what they wait for.
+Loops sleep 1 to 100 ms between two polls, and act in the first poll that finds the awaited thing.
 A rank that only sleeps between two steps of its own must have woken up at least once, however long
 that takes."""
 

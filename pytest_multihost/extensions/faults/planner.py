@@ -49,5 +49,5 @@ class Planner:
         return PlannedFaults(faults=found, facts=facts, problems=problems)
 
     def lacking(self, fault: Fault) -> str | None:
-        """Return what this machine lacks for a fault; None or empty: nothing."""
+        """Return the part that this machine lacks for a fault; None or empty: none."""
         return self.kinds[fault.kind].lacking(fault)

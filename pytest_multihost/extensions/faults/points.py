@@ -66,7 +66,7 @@ _MAX_FIRED_EVENTS = 20
 """Maximum number of "begun" events sent for one fault that only this rank performs."""
 
 _MAX_MEETINGS = 200
-"""Maximum number of events sent about the user's lines that meet what a fault changes."""
+"""Maximum number of events sent about the user's lines that meet a fault's effect."""
 
 _LOADERS = ("torch.utils.data:DataLoader", "grain.python:DataLoader")
 """Data loaders whose batches are recorded if all points are."""
@@ -80,7 +80,7 @@ class Binding:
         index: Its index among the world's faults.
         passed: How often its point has been passed.
         fired: How often the fault has been performed.
-        met_at: The user's frames that have met what it changes last.
+        met_at: The user's frames that have met its effect last.
         meetings: How many such meetings have been sent.
     """
 
@@ -303,7 +303,7 @@ _FILE_MODULES = frozenset(
 
 CALLS_FOR_OTHERS = "_CALLS_FOR_OTHERS"
 """A module of this package that has this name reports the test's calls on files, or calls functions
-of others for the test: what these do with files, the test does."""
+of others for the test: their calls on files count as the test's."""
 
 _CALLS_FOR_OTHERS = True
 

@@ -27,9 +27,9 @@ def _limit_memory(strike: Strike) -> None:
     if strike.fault.params.get("oom_kill"):
         _enter_cgroup(headroom, strike)
         return
-    # RLIMIT_DATA counts what a process allocates. RLIMIT_AS would also count address space that
-    # runtimes reserve and never touch; jax dies of it at start-up. Allocating a ballast instead
-    # would take the memory from the other ranks as well.
+    # RLIMIT_DATA counts the memory that a process allocates. RLIMIT_AS would also count address
+    # space that runtimes reserve and never touch; jax dies of it at start-up. Allocating a ballast
+    # instead would take the memory from the other ranks as well.
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     status = Path("/proc/self/status").read_text()
     data_bytes = int(status.partition("VmData:")[2].split()[0]) * 1024
@@ -53,7 +53,7 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     limit = str(resident_pages * resource.getpagesize() + headroom)
     files.put(group / limit_name, limit)
-    with contextlib.suppress(OSError):  # without this limit, what does not fit is swapped out
+    with contextlib.suppress(OSError):  # without this limit, excess pages are swapped out
         files.put(group / swap_name, limit if "limit" in swap_name else "0")
     files.put(group / "cgroup.procs", str(os.getpid()))
     # Undone in reverse: a cgroup can be removed only when no process is left in it.

@@ -1,7 +1,7 @@
 """Faults of a rank's process: it starts late, waits, is stopped, raises an exception, or dies.
 
 A stopped process cannot continue itself, so `freeze` and `cpu_throttle` are performed by the
-server, the parent of the ranks, from what the rank announces here. All times are absolute, on the
+server, the parent of the ranks, from the rank's announcement here. All times are absolute, on the
 machine's monotonic clock: a rank continues on time, however late a message arrives.
 """
 
@@ -89,7 +89,7 @@ def _raise(strike: Strike) -> NoReturn:
     """Raise the exception that the fault names: a built-in one, or ``module:Class``.
 
     Raises:
-        SettingError: There is no such class, or it is no exception.
+        SettingError: There is no such class, or it is not an exception.
     """
     __tracebackhide__ = True  # the traceback ends at the line of the test that raises
     strike.met()

@@ -2,7 +2,7 @@
 
 The preloaded shim performs it for every caller of the C library. In a process without the shim only
 Python's own file objects are slowed down. Either way the counters in the rank's page of I/O rules,
-a file in shared memory, show what has happened, even if the rank can no longer report it.
+a file in shared memory, show the calls, even if the rank can no longer report it.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _without_roles(fault: Fault, roles: tuple[RoleSpec, ...]) -> Fault:
 def fault_problems(
     faults: Sequence[Fault], *, size: int, kinds: Mapping[str, FaultKind]
 ) -> list[str]:
-    """Return what is wrong with `faults` in a world of `size` ranks; empty when nothing is."""
+    """Return the problems of `faults` in a world of `size` ranks; empty if there are none."""
     return [
         f"{shown(each)}: {problem}" for each in faults for problem in _problems(each, size, kinds)
     ]

@@ -1,7 +1,7 @@
 """Reports a run to GitHub Actions: errors at lines, and a page in the summary of the step.
 
-`annotations` makes the errors and `summary` the page, both from `facts` of the verdicts; what other
-extensions say comes from their renderers. `workflow` writes both at the end of a run.
+`annotations` makes the errors and `summary` the page, both from `facts` of the verdicts; the
+findings of other extensions come from their renderers. `workflow` writes both at the end of a run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The summary of a step of GitHub Actions: the verdicts and what other extensions say, as a page.
+"""The summary of a step of GitHub Actions: the verdicts and other extensions' findings, as a page.
 
 It is GitHub Flavored Markdown, in which HTML is allowed. A test's own text must stay text in it, so
 punctuation is written as character references; see `escaped`.

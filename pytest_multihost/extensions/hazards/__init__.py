@@ -1,9 +1,9 @@
 """Finds hazards in a passing run: operations that can hang elsewhere, above all on GPUs.
 
 gloo on CPU tolerates programs that hang with NCCL. Collectives match without wildcards, so one run
-shows what other runs would do.
+shows the behaviour of other runs.
 
-* `rule` defines what a rule is, and `rules` lists the rules. Each built-in rule is one file:
+* `rule` defines the type of a rule, and `rules` lists the rules. Each built-in rule is one file:
   `order`, `threads`, `unwaited` and `skipped`. `records` selects the operations that several rules
   need.
 * `find` applies rules and describes their findings, and `accept` marks the hazards that a project

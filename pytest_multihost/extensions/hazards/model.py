@@ -49,7 +49,7 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class HazardStep:
-    """What a rank did at one line.
+    """The action of a rank at one line.
 
     Attributes:
         operation: None if the rank launched no operation.
@@ -83,7 +83,7 @@ class Hazard:
 
     Attributes:
         rule: The name of the rule that found the hazard.
-        summary: What the rule saw, in one sentence.
+        summary: The finding of the rule, in one sentence.
         when: When the program hangs, in one sentence.
         count: The number of findings at these lines.
         accepted: The project's reason to accept the hazard; None if it is not accepted.

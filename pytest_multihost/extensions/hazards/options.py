@@ -10,7 +10,7 @@ from pytest_multihost.core.option import Option, one_of, parse_names
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 
 HazardMode = Literal["off", "warn", "fail"]
-"""What to do about hazards: ignore them, warn of each, or fail the test."""
+"""The modes for hazards: ignore them, warn of each, or fail the test."""
 
 MODE: Option[HazardMode] = Option(
     name="hazards",

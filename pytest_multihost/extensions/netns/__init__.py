@@ -1,10 +1,10 @@
 """Worlds whose hosts are made from Linux namespaces, and the faults of the network between them.
 
 * `kind_of_hosts` defines the kind of hosts, `hosts` its hosts, `kinds` the faults, and `effects`
-  what each fault does.
+  the effect of each fault.
 * `service` is the controller's part while a world runs, `server_part` the server's.
 * `network` builds and holds a world's hosts; `links` configures the links between them.
-* `network_faults` performs faults in the netfault daemon; `relay` does what the kernel cannot do.
+* `network_faults` performs faults in the netfault daemon; `relay` carries frames between hosts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The effects of network faults: cuts, delay, loss and rate between the hosts of a world.
 
 All values refer to hosts, by index, not to ranks, because the ranks of a host share its link.
-Delay, loss and rate apply to what a host sends.
+Delay, loss and rate apply to a host's outgoing packets.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Links:
         netlink_request(self._socket, _NEW_ADDRESS, body, _CREATE | _EXCLUSIVE)
 
     def plug(self, index: int, bridge: int) -> None:
-        """Move an interface into a bridge; 0 is no bridge."""
+        """Move an interface into a bridge; 0: out of its bridge."""
         body = _link(index) + attribute(_MASTER, struct.pack("=I", bridge))
         netlink_request(self._socket, _SET_LINK, body)
 

@@ -36,7 +36,7 @@ _OF_BROWSERS = frozenset({"HTTP_ORIGIN", "HTTP_SEC_FETCH_SITE"})
 """Headers that a browser adds to the request of a page."""
 
 _RULES_HEADER = "HTTP_X_MULTIHOST_RULES"
-"""What a request for the rules has, and no request for an object."""
+"""The header that a request for the rules has, and no request for an object."""
 
 _WHOLE_PATHS = frozenset({"RAW_URI", "REQUEST_URI"})
 """Where werkzeug keeps the path as it was sent."""
@@ -121,7 +121,7 @@ class FaultProxy:
     rules: list[ActiveRule] = field(default_factory=list)
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        """Answer a request to the store, or one that reads or changes the rules.
+        """Answer a request to the store, or a request that reads or changes the rules.
 
         Requests without the key of the run are refused: every user of the machine reaches the port.
         So are those of a browser's page, which any page on the web may make it send.

@@ -41,7 +41,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRule:
-    """What happens to matching requests. Rules add up; the first failure wins.
+    """The effect on matching requests. Rules add up; the first failure wins.
 
     Attributes:
         key: A glob for the path, which is ``/bucket/key``; ``*`` also matches slashes.
@@ -62,7 +62,7 @@ class StoreRule:
     count: int | None = None
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the rule; empty if it is valid."""
+        """Return the problems of the rule; empty if it is valid."""
         is_error = self.status in {None, "reset"} or self.status in range(400, 600)
         bounds = (
             (self.seconds >= 0, "seconds must be 0 or more"),
@@ -97,7 +97,7 @@ class ObjectStore:
 
     Attributes:
         endpoint: The URL for S3 clients, such as ``http://127.0.0.1:1234/KEY``. Its path is the key
-            of the run: whoever knows it can read and write all objects.
+            of the run: a holder of the key can read and write all objects.
     """
 
     endpoint: str

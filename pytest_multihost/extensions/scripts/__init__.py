@@ -1,8 +1,8 @@
-"""``multihost run``: runs a script as a world of ranks, without pytest.
+"""``multihost run``: runs a script as a world, without pytest.
 
 * `command` defines the command line, with `torchrun_options`, which it takes from torchrun.
 * `run` plans the world, runs it and shows how it ends. `screen` shows the ranks' output.
-* `program` is the Python program behind a command, `role_programs` are those of roles.
+* `program` is the Python program behind a command, `role_programs` are the programs of roles.
 * `in_rank` runs the script in a rank. `script_end` lets ranks of a script leave before the others.
 """
 

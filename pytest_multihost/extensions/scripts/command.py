@@ -1,4 +1,4 @@
-"""The command ``multihost run``: its options, and what it runs."""
+"""The command ``multihost run``: its options, and the program that it runs."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _checked(option: Option[object], text: str) -> str:
 
 
 def _run_options(hook: pluggy.HookRelay) -> list[Option[object]]:
-    """Return the options of ``run`` with values: the core's, and those that plugins offer."""
+    """Return the options of ``run`` with values: the core's, and offers of plugins."""
     offered = (option for group in hook.pytest_multihost_run_options() for option in group)
     return [*SCRIPT_OPTIONS, *offered]
 
@@ -181,10 +181,10 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
 
 
 def _program(options: argparse.Namespace) -> Program:
-    """Return what the ranks run.
+    """Return the program of the ranks.
 
     Raises:
-        SettingError: It is not a Python program, or is said to be a module and a command.
+        SettingError: It is not a Python program, or is given as a module and a command.
     """
     if not options.script and not any("=" in each for each in options.role):
         remedy = "Name one: multihost run --ranks N train.py"

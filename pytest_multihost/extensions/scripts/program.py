@@ -64,7 +64,7 @@ def _of_interpreter(args: Sequence[str]) -> Program:
         SettingError: It has options of its own, or would read its program from elsewhere.
     """
     args = list(args)
-    while args[:1] == ["-u"]:  # ranks never buffer what they print
+    while args[:1] == ["-u"]:  # ranks never buffer their output
         del args[0]
     if args[:1] == ["-m"] and len(args) > 1:
         return Program(args[1], args[2:], is_module=True)

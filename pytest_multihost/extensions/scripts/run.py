@@ -1,4 +1,4 @@
-"""Runs a script as a world of ranks: recorded, watched and judged like a test, without pytest."""
+"""Runs a script as a world: recorded, watched and judged like a test, without pytest."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class _Command:
         that this package lacks.
 
         Raises:
-            SettingError: An option cannot be used, or this machine lacks what a fault needs.
+            SettingError: An option cannot be used, or this machine lacks a need of a fault.
         """
         _require_script(self.options, size)
         if not may_offer(self.options.plugin_source):
@@ -399,7 +399,7 @@ def _exit_code(judged: Judgement) -> int:
 
 
 def _require_backend(plan: WorldPlan) -> None:
-    """Raise a SettingError if this machine lacks what the world's backend needs."""
+    """Raise a SettingError if this machine lacks a need of the world's backend."""
     if lacking := plan.lacking:
         raise SettingError(f"--backend {plan.spec.backend}: {lacking}")
 
@@ -438,10 +438,10 @@ def _require_script(options: RunOptions, size: int) -> None:
 
 
 def _plan(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldPlan:
-    """Return the plan of the world of `size` ranks, with what plugins offer.
+    """Return the plan of the world of `size` ranks, with the offers of plugins.
 
     Raises:
-        SettingError: An option cannot be used, or this machine lacks what a fault needs.
+        SettingError: An option cannot be used, or this machine lacks a need of a fault.
     """
     kinds_of_hosts = offered_host_kinds(hook)
     if options.roles and not options.hosts:
@@ -530,7 +530,7 @@ class _Files:
         """Write and keep the records of the world; return their path, or why there is none."""
         try:
             return str(self.kept().write(judged))
-        except (SettingError, OSError) as error:  # the judgement is shown all the same
+        except (SettingError, OSError) as error:  # the judgement is still shown
             return f"none: {error}"
 
     def write(self, judged: Judgement) -> Path:

@@ -1,7 +1,7 @@
 """Options of torchrun that ``multihost run`` takes, so that a command line need not be rewritten.
 
-Those that a run on one machine has no use for are ignored, and it says so; those that would change
-what the ranks do are refused. Each is spelled with hyphens or underscores, as for torchrun.
+Options without a use on one machine are ignored, and the run says so; options that would change
+the ranks' behaviour are refused. Each is spelled with hyphens or underscores, as for torchrun.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _REFUSED: Mapping[str, str] = {
     "--numa-binding": "run under numactl: numactl --cpunodebind 0 multihost run train.py",
     "--virtual-local-rank": "leave it out: a script finds its device by LOCAL_RANK",
 }
-"""Options that would change what the ranks do, and what to do instead."""
+"""Options that would change the ranks' behaviour, each with its replacement."""
 
 _SHORT = {"--redirects": "-r", "--tee": "-t"}
 _FLAGS = frozenset({"--virtual-local-rank"})
@@ -58,7 +58,7 @@ _ONE_ROLE = "all ranks run one script. For several: --role NAME=N:PROGRAM"
 
 
 def add_torchrun_options(run: argparse.ArgumentParser) -> None:
-    """Add the options: those that count to the help, the others only to the parser."""
+    """Add the options: effective options to the help, the others only to the parser."""
     group = run.add_argument_group("as for torchrun, with hyphens or underscores")
     group.add_argument(
         *_spelled("--nproc-per-node"),
@@ -93,7 +93,7 @@ def torchrun_hints(options: argparse.Namespace) -> Iterator[str]:
     """Yield a sentence on each given option that changes nothing.
 
     Raises:
-        SettingError: An option is given that would change what the ranks do.
+        SettingError: An option is given that would change the ranks' behaviour.
     """
     for name, instead in _REFUSED.items():
         if _given(options, name) is not None:
@@ -126,7 +126,7 @@ def _ranks_here(text: str) -> int:
     """Return the number of ranks for a value of --nproc-per-node.
 
     Raises:
-        argparse.ArgumentTypeError: It is no number, or there is no such device.
+        argparse.ArgumentTypeError: It is not a number, or there is no such device.
     """
     from pytest_multihost.core.backends.torch_groups import gpu_count
 

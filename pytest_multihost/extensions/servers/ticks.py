@@ -40,7 +40,7 @@ _TICK_NAMES = frozenset(
     | {"default_headers", "callback_notify", "last_notified", "timeout_notify", "should_exit"}
     | {"limit_max_requests", "total_requests", "logger", "info", "warning"}
 )
-"""What these two methods of uvicorn use, in all releases that are known."""
+"""The names that these two methods of uvicorn use, in all known releases."""
 
 _DIGITS = string.digits + string.ascii_lowercase
 _LENGTH = 4  # with `TICKS` the longest name of a thread
@@ -84,8 +84,8 @@ class _Turns:
     """The turns of one event loop.
 
     Attributes:
-        task: The one in which the server looks whether it is to end.
-        coroutine: The one that does so; it has ended when the server is to end.
+        task: The task in which the server looks whether it is to end.
+        coroutine: The coroutine that does so; it has ended when the server is to end.
         sleep: The function in which it waits.
         others: How often the loop has done anything else.
     """
@@ -115,7 +115,7 @@ class _Turns:
         return wait
 
     def _is_turn(self) -> bool:
-        """Return whether a turn begins; count what the loop does if it does not just end a turn."""
+        """Return whether a turn begins; count an action of the loop that does not end a turn."""
         with contextlib.suppress(Exception):  # another release of Python
             awaited = getattr(self.coroutine.cr_await, "cr_code", None)
             if awaited is self.sleep.__code__ and waits_for_one_timer(self.loop, self.task):

@@ -2,7 +2,7 @@
 
 A REQ socket that waits is owed an answer. A DEALER or PAIR that has sent more messages than it has
 received may be owed one, or its first message was a greeting. All others wait for the next message
-of anybody. A call that may not block records nothing.
+of any sender. A call that may not block records nothing.
 
 A message that a coroutine awaits is recorded until it comes, as work in the background: the thread
 of an event loop waits for other things as well.

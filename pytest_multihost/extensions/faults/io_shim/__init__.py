@@ -11,7 +11,7 @@ incremented before the rule is rewritten: a reader that finds another serial aft
 path may have read a mixture of two rules, and does not apply it.
 
 Any process that can open the file may write rules and read the counters. So the controller can heal
-a rank that is stopped, and see what has happened to one that is dead. The layout is that of
+a stopped rank, and see the end of a dead one. The layout is that of
 `struct page` in shim.c.
 """
 
@@ -44,7 +44,7 @@ why_missing = LIBRARY.why_missing
 
 
 def is_loaded() -> bool:
-    """Return whether this process, or the one that has forked it, was exec'd with the shim."""
+    """Return whether this process, or its parent at the fork, was exec'd with the shim."""
     return _attach_function() is not None
 
 
@@ -55,7 +55,7 @@ def attach(path: Path) -> IoPage:
 
     Raises:
         RuntimeError: The shim is not loaded: this process was exec'd without it.
-        OSError, ValueError: The page cannot be created, or the file is no page.
+        OSError, ValueError: The page cannot be created, or the file is not a page.
     """
     set_page = _attach_function()
     if set_page is None:
@@ -82,7 +82,7 @@ def detach() -> None:
 def _attach_function() -> ctypes._NamedFuncPointer | None:
     """Return the shim's entry point; None in a process without the shim.
 
-    CDLL(None) is dlopen(NULL): it finds symbols of the program itself and of what was preloaded.
+    CDLL(None) is dlopen(NULL): it finds symbols of the program itself and of preloaded libraries.
     """
     try:
         function = ctypes.CDLL(None).multihost_shim_attach
@@ -147,7 +147,7 @@ _SIZE = ctypes.sizeof(_Page)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoRule:
-    """What happens to calls on files that match.
+    """The effect on calls on files that match.
 
     Rules add up; of several errors the first counts.
 
@@ -178,7 +178,7 @@ class IoRule:
 
 @dataclass(frozen=True, slots=True)
 class IoCount:
-    """What a rule has done.
+    """The record of a rule.
 
     Attributes:
         struck: Calls of its operations on files that match.
@@ -217,7 +217,7 @@ class IoPage:
 
         Raises:
             OSError: There is none.
-            ValueError: The file is no page of rules.
+            ValueError: The file is not a page of rules.
         """
         with path.open("r+b") as file:
             if os.fstat(file.fileno()).st_size != _SIZE or file.read(8) != _MAGIC:
