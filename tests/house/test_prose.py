@@ -20,7 +20,7 @@ GUIDE = [page for page in PAGES if page.name not in {"ARCHITECTURE.md", "changel
 PACKAGE = ROOT / "pytest_multihost"
 FREE_IN_MESSAGES = "just", "very", "futex"
 """Words that a message may have: "has just ended", and the names of system calls in tables."""
-UNFINISHED = {"extensions/adopt", "extensions/live", "extensions/sweep"}
+UNFINISHED = {"extensions/adopt", "extensions/live"}
 FOLDERS = [*PACKAGE.iterdir(), *(PACKAGE / "extensions").iterdir()]
 ROOMS = sorted(
     str(each.relative_to(PACKAGE)) for each in FOLDERS if (each / "__init__.py").exists()

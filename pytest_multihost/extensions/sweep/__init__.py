@@ -16,11 +16,11 @@ modules, in this order; all their functions are pure:
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them. `own_kinds` returns the kinds of faults with their sentences.
 
-`local_decisions` finds the decisions that each rank takes from what it alone sees.
-`remains` reads what a world has left behind that its events do not tell: `order` finds collectives
-that cannot match, `saved` files that are not what they say, `sayings` what ranks have printed.
-`replicas` has ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays
-of jax. `replayed` finds out whether a replayed run is wrong, as its sweep did.
+`local_decisions` finds the decisions that each rank takes from data that it alone sees.
+`remains` reads the remains of a world that its events lack: `order` finds collectives
+that cannot match, `saved` damaged files, `sayings` new output of ranks.
+`replicas` has ranks state values that must be equal on all of them, `replicated_arrays` finds such
+arrays of jax. `replayed` finds out whether a replayed run is wrong, as its sweep did.
 `rating` finds out how much a weakness matters. `reproduce` shows one without this plugin, and
 `references` names public reports of the faults.
 """
@@ -63,7 +63,7 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare an option of earlier versions, which says what to use instead."""
+    """Declare an option of earlier versions, which names its replacement."""
     parser.addoption("--multihost-sweep-continue", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -106,8 +106,8 @@ def pytest_multihost_plan(item: pytest.Item, settings: Settings) -> Sequence[str
 def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
     """Begin to start the lanes, and make the undisturbed run record its points.
 
-    A world that is replayed may be the witness of a sweep, so its ranks state what they are to have
-    alike.
+    A world that is replayed may be the witness of a sweep, so its ranks state the values that must
+    be alike.
     """
     from pytest_multihost.extensions.sweep.marker import REQUEST
 
@@ -148,7 +148,7 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
 
 @hookimpl
 def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
-    """Keep what an undisturbed run has recorded and left, before its directory is removed.
+    """Keep the records and remains of an undisturbed run, before its directory is removed.
 
     Of a world that is replayed, find out whether it is wrong.
     """

@@ -86,7 +86,7 @@ class UndisturbedRun:
         roles: The ranks of each role; the role of rank 0 is first.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
-        local: The decisions that ranks take from what they alone see.
+        local: The decisions that ranks take from data that they alone see.
         has_values: Whether ranks have stated values that all are to have.
     """
 

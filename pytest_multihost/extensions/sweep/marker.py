@@ -57,11 +57,11 @@ REQUEST = pytest.StashKey[SweepRequest]()
 
 
 REMAINS = pytest.StashKey[Remains]()
-"""What a test's undisturbed run has left behind."""
+"""The remains of a test's undisturbed run."""
 
 
 SEEN: pytest.StashKey[RankRecords] = pytest.StashKey()
-"""What each rank of a test's undisturbed run has seen."""
+"""The calls and reads of each rank in a test's undisturbed run."""
 
 
 def read_sweep_request(

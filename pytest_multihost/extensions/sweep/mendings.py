@@ -73,7 +73,7 @@ MENDINGS = {
 def mending_of_kind(run: DisturbedRun) -> Mending:
     """Return the pattern that removes the usual weakness of the run's kind of fault.
 
-    If no rank waits for a file, but each goes on with what it sees, to wait longer is no cure.
+    If no rank waits for a file, but each goes on with its own view, to wait longer is not a cure.
     Files are broken by errors of which the other ranks do not know.
     """
     if run.wrong_by == "files":

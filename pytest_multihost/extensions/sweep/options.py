@@ -49,7 +49,7 @@ BUDGET: Option[float] = Option(
 )
 
 Show = Literal["lasting", "all"]
-"""Which weaknesses reports show: those that last, or all."""
+"""The weaknesses that reports show: lasting ones, or all."""
 
 LASTING: Final[Show] = "lasting"
 ALL: Final[Show] = "all"

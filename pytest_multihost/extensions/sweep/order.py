@@ -81,11 +81,11 @@ class Clash:
         return next((each for each in self.sides if rank in each.ranks), None)
 
     def operation(self, side: ClashSide) -> OperationName:
-        """Return what a side has entered."""
+        """Return the operation that a side has entered."""
         return OperationName(side.name, self.sequence, self.group)
 
     def text(self, names: Names) -> str:
-        """Return what the sides have entered, in one sentence."""
+        """Return the operations of the sides, in one sentence."""
         sides = ", ".join(f"{names.of(each.ranks)} entered {each.words}" for each in self.sides)
         where = group_name(self.group, names, self.ordinal)
         return f"{sides} as {nth(self.sequence)} collective of the {where}"
@@ -98,8 +98,8 @@ def find_clashes(
 
     Args:
         histories: The collectives of all ranks in all groups.
-        failed_s: When operations of a rank have failed. What its ranks enter after a failure may
-            follow from that, so it is no clash.
+        failed_s: When operations of a rank have failed. An operation after a failure may
+            follow from it, so it is not a clash.
     """
     groups = group_by_value((each.group, each) for each in histories)
     found = (
@@ -144,7 +144,7 @@ def _key(site: CallSite) -> _Key:
 
 
 def _sorts(there: Mapping[int, _Key]) -> Sequence[Sequence[int]]:
-    """Return the ranks by what they have entered, so that only equal things can match.
+    """Return the ranks by their operation, so that only equal things can match.
 
     Tensors are compared only if those of all ranks are known, and the names are the same.
     """

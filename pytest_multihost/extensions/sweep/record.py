@@ -91,7 +91,7 @@ def read_sweep(path: Path) -> SweepResult:
     """Return the result in a sweep.json.
 
     Raises:
-        MultihostError: The file cannot be read, or is no result of a sweep.
+        MultihostError: The file cannot be read, or is not a result of a sweep.
     """
     try:
         data = parse_foreign(read_regular(path, max_bytes=MAX_BYTES))

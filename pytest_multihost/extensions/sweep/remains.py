@@ -1,7 +1,7 @@
-"""What a world leaves behind that its events do not tell: collectives, output, saved files.
+"""The remains of a world that its events lack: collectives, output, saved files.
 
 It is read after the ranks have ended, and before the world's directory is removed. A disturbed run
-is compared with the undisturbed one: only what was in order there can be wrong.
+is compared with the undisturbed one: only things in order there can be wrong.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _USUAL = "usual.json"
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a world has left behind.
+    """The remains of a world.
 
     Attributes:
-        said: What its ranks have printed, logged or warned; None if that is too much.
-        files: What they have saved in the folder that they share.
+        said: The prints, logs and warnings of its ranks; None if they are too long.
+        files: The files they have saved in their shared folder.
     """
 
     clashes: tuple[Clash, ...] = ()
@@ -38,7 +38,7 @@ class Remains:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is wrong in what a disturbed world has left behind, and was in order undisturbed.
+    """The errors in the remains of a disturbed world that the undisturbed world lacks.
 
     Attributes:
         clashes: Collectives that cannot match, the earliest first.
@@ -57,13 +57,13 @@ class Found:
 def read_remains(
     result: WorldResult, directory: Path, scratch: Path, *, usual: Remains | None = None
 ) -> Remains:
-    """Return what a world has left behind.
+    """Return the remains of a world.
 
     Files are only read if each rank has ended by itself: others may have been ended while writing.
 
     Args:
         directory: The folder with the logs of the ranks.
-        usual: What the undisturbed run has left; None if this is that run.
+        usual: The remains of the undisturbed run; None if this is that run.
     """
     has_ended = result.ending == "self"
     expected = usual.files if usual is not None else None
@@ -77,14 +77,14 @@ def read_remains(
 
 
 def write_usual(folder: Path, remains: Remains) -> None:
-    """Write what the undisturbed run has left behind, for the lanes: it may be too much to send."""
+    """Write the remains of the undisturbed run, for the lanes: they may be too large to send."""
     text = json.dumps(to_json(remains))
     files.write(folder / _USUAL, text.encode("utf-8", "surrogateescape"))
 
 
 @lru_cache(maxsize=1)
 def read_usual(folder: Path) -> Remains:
-    """Return what the undisturbed run has left behind.
+    """Return the remains of the undisturbed run.
 
     A lane reads it once for all worlds of a sweep, because each sweep has a folder of its own.
     """
@@ -93,7 +93,7 @@ def read_usual(folder: Path) -> Remains:
 
 
 def compare(usual: Remains, now: Remains, *, overwrites: bool = False) -> Found:
-    """Return what is wrong in `now`.
+    """Return the errors in `now`.
 
     Args:
         overwrites: See `Found`.

@@ -41,7 +41,7 @@ class _Undisturbed:
 
 
 def analyse_replay(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
-    """Return what is wrong in a replayed run; None if nothing is, or if that cannot be said.
+    """Return the errors in a replayed run; None if there are none, or if that is unknown.
 
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM came during the run without the disturbance.

@@ -61,7 +61,7 @@ class _Replica:
         )
 
     def tensors(self, registries: Mapping[str, Registry]) -> Tensors:
-        """Return what these registries have now."""
+        """Return the present tensors of these registries."""
         named = (
             (f"{module}.{name}" if module else name, each)
             for module, registry in registries.items()

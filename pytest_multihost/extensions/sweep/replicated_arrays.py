@@ -48,7 +48,7 @@ class _Made:
     """An array or a number that claims to be replicated.
 
     Attributes:
-        what: What it is, before the words for its line.
+        what: The word for it, before the words for its line.
         nth: How many others were noted at its line before.
     """
 
@@ -64,7 +64,7 @@ class _Made:
 
     @property
     def own(self) -> Array:
-        """What this process has of it."""
+        """This process's part of it."""
         is_of_jax = hasattr(self.array, "addressable_data")
         return self.array.addressable_data(0) if is_of_jax else self.array
 
@@ -77,7 +77,7 @@ class _Thread(threading.local):
 
 @dataclass(slots=True)
 class ReplicatedArrays:
-    """What this process has given as its part of replicated arrays."""
+    """The parts of replicated arrays that this process has given."""
 
     made: list[_Made] = field(default_factory=list)
     _counts: Counter[Frame] = field(default_factory=Counter)
@@ -138,7 +138,7 @@ class ReplicatedArrays:
             self.made.append(_Made(what, array if is_of_jax else array.copy(), nth, frame))
 
     def values(self) -> Iterable[ValueStated]:
-        """Yield what this process has of each array that still exists."""
+        """Yield this process's part of each array that still exists."""
         for each in self.made:
             with contextlib.suppress(Exception):  # its buffers were given away
                 mine = each.own

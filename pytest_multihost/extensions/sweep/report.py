@@ -152,7 +152,7 @@ def _rows(run: DisturbedRun) -> list[Row]:
 
 
 def _state_of_culprit(run: DisturbedRun) -> str:
-    """Return what the culprits did at their line."""
+    """Return the action of the culprits at their line."""
     if run.has_decided:
         return "decided"
     if run.outcome == "mismatched":

@@ -1,4 +1,4 @@
-"""Selects and orders the remaining disturbances of a sweep; skips those that show nothing new."""
+"""Selects and orders the remaining disturbances of a sweep; skips needless ones."""
 
 from __future__ import annotations
 

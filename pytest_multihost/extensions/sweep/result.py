@@ -21,11 +21,11 @@ SCHEMA: Final = "pytest-multihost-hangs/sweep/1"
 RunOutcome = Literal[
     "survived",  # the world passed
     "told",  # it failed, and every rank ended by itself
-    "left waiting",  # ranks waited for one that had failed
+    "left waiting",  # ranks waited for a failed rank
     "hung",
     "timed out",  # a timeout of the runtime or of the program ended a wait
     "mismatched",  # ranks entered collectives that cannot match, and none was left waiting
-    "wrong",  # no rank noticed, and what ranks have, or what was saved, is wrong
+    "wrong",  # no rank noticed, and values of ranks or saved files are wrong
     "split",  # ranks passed and others failed, and no rank was left waiting
     "not reached",  # the disturbance did not happen
 ]
@@ -38,11 +38,11 @@ WEAK: Final[frozenset[RunOutcome]] = frozenset(
 match, or something is wrong, and no rank has noticed."""
 
 Sign = Literal[
-    "values",  # ranks differ in what is to be the same
+    "values",  # ranks differ in a value that must be the same
     "test",  # an assertion of the test itself failed, and no rank raised an error of the program
-    "files",  # what was saved does not load, or is not what it says
+    "files",  # a saved file does not load, or is damaged
 ]
-"""What has shown that a run is wrong."""
+"""The sign that a run is wrong."""
 
 SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
 
@@ -109,7 +109,7 @@ class DisturbedRun:
         token: The value of --multihost-replay that repeats the run.
         directory: The folder of its artifacts, relative to the artifacts directory; None if they
             are not kept.
-        wrong_by: What has shown that the run is wrong; None if it is not.
+        wrong_by: The sign that the run is wrong; None if it is not.
         said: The first line in the logs of a weak run that reports a warning or an error and that
             the undisturbed run did not have; empty without one.
     """
@@ -159,7 +159,7 @@ class UnsteadyRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitEnd:
-    """What ends the wait of a weakness in a job, which no harness watches.
+    """The end of a weakness's wait in a job, which no harness watches.
 
     Attributes:
         by: ``launcher``: the process of a failed rank ends, and the launcher ends the others;
@@ -179,10 +179,10 @@ class Rating:
     """How much a weakness matters.
 
     Attributes:
-        stays: What is wrong and stays, as a sentence; empty if nothing is known to.
+        stays: The lasting error, as a sentence; empty if none is known.
         says: The first error or line of a log that a reader of the job's logs would find; empty if
             there is none before the wait ends.
-        end: What ends the wait; None if no rank waits.
+        end: The end of the wait; None if no rank waits.
     """
 
     stays: str = ""
@@ -261,7 +261,7 @@ class SweepResult:
         started_at: The start of the sweep, in UTC; empty if unknown.
         environment: Versions by package name; None for packages that are not installed.
         unmet_acceptances: Accepted weaknesses that were not found, as texts.
-        made_with: Always None; earlier versions wrote what the runs depend on.
+        made_with: Always None; earlier versions wrote the inputs of the runs.
         earlier: Always None; earlier versions could continue a sweep, and wrote its runs.
     """
 

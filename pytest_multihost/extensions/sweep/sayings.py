@@ -1,4 +1,4 @@
-"""Finds out what the ranks of a world have printed, logged or warned that is new.
+"""Finds the new prints, logs and warnings of a world's ranks.
 
 A disturbed run is compared with the undisturbed one. Numbers, addresses and paths in a line do not
 count, because they differ from run to run.

@@ -257,7 +257,7 @@ def _compared(
 ) -> Mapping[str, Collection[Access]]:
     """Return the changes of files whose times a rank may compare, for each of these files.
 
-    A rank may compare what it asks of several files at one line, such as which is the newest.
+    A rank may compare its facts about several files at one line, for example to find the newest.
     """
     asked: dict[tuple[int, str, int], set[str]] = {}
     for rank, passed in points.items():

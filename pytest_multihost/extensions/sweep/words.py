@@ -157,7 +157,7 @@ def _end(run: DisturbedRun) -> str:
 
 
 def ranks_at_culprit(run: DisturbedRun) -> tuple[int, ...]:
-    """Return the ranks to which the culprit's line belongs: who decided there, or the culprits."""
+    """Return the ranks to which the culprit's line belongs: the deciding rank, or the culprits."""
     return (run.disturbance.passed.rank,) if run.has_decided else run.culprits
 
 

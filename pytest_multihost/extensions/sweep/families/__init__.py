@@ -64,6 +64,6 @@ REMOVED: Mapping[str, str] = {
     "killed": "Name the fault in the test's marker: faults=[faults.kill(rank=1, at=...)].",
     "hazards": "--multihost-hazards=fail finds hazards without a sweep.",
 }
-"""What to use instead of families of earlier versions."""
+"""The replacements of families of earlier versions."""
 
 DEFAULT_FAMILIES = tuple(name for name, entry in FAMILIES.items() if entry.is_default)

@@ -1,7 +1,7 @@
 """The family `differs`: a rank sees data that differ from the other ranks' data.
 
-These are files, batches, clocks, hashes, and results of functions: of those that the user named,
-and of those that depend on what only one rank sees.
+These are files, batches, clocks, hashes, and results of functions: of functions that the user
+named, and of functions that depend on data of one rank.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _plan(role: Role) -> Iterator[Choice]:
         yield from local_choices(rank, turn, role.run)
     rank = role.ranks[0]
     own = role.of_rank(rank)
-    if role.run.has_values and not own:  # collectives that C++ launches are no points
+    if role.run.has_values and not own:  # collectives that C++ launches are not points
         own = [RecordedPoint(rank, START, 0)]
     if own and role.ranks == role.run.roles[-1]:
         for fault in _hashes(rank):

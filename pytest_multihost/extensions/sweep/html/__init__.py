@@ -153,7 +153,7 @@ def sweep_page(
     Args:
         pages: Directories of runs that have a page.
         has_index: Whether the run of pytest has a page.
-        is_of_file: Whether the result was read from a file, which anybody may have written.
+        is_of_file: Whether the result was read from a file, which may be foreign.
     """
     rows = matrix(result)
     return render(
@@ -180,7 +180,7 @@ def write_sweep_page(directory: Path, result: SweepResult, *, is_of_file: bool =
 
     Args:
         directory: The folder of the undisturbed attempt.
-        is_of_file: Whether the result was read from a file, which anybody may have written.
+        is_of_file: Whether the result was read from a file, which may be foreign.
 
     Raises:
         OSError: The page cannot be written.

@@ -1,6 +1,6 @@
 """Finds assertions of the test itself that fail although no rank raised an error of the program.
 
-An assertion that depends on time does not count, nor one that looks itself at what a fault changes:
+An assertion that depends on time does not count, nor an assertion about a fault's effect itself:
 a robust program may fail it as well.
 """
 
@@ -40,7 +40,7 @@ class OwnAssertion:
     text: str
 
     def words(self, root: str, names: Names) -> str:
-        """Return what has failed, in one sentence; files below `root` are relative to it."""
+        """Return the failed assertion, in one sentence; files below `root` are relative to it."""
         where = f"{short_path(root, self.frame.file)}:{self.frame.line}"
         return f"{names.rank(self.rank)}'s own assertion of the test failed ({where}): {self.text}"
 

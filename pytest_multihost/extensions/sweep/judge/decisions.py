@@ -24,7 +24,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A rank's code meets what a fault changes.
+    """A rank's code meets the effect of a fault.
 
     Attributes:
         frames: The user's frames, innermost first; at least one.

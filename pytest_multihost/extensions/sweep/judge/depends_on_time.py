@@ -1,8 +1,8 @@
 """Finds out from the source of a test whether one of its assertions may depend on time.
 
-It does if a name says so, of what it depends on or of what that depends on. A time does not count
+It does if a name says so, of its inputs or of their inputs. A time does not count
 if it is only part of the name of a file that the function has used, or if things are only ordered
-by it: then the assertion is about the file, or about what came first.
+by it: then the assertion is about the file, or about the order.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _parts_of_path(node: ast.AST, texts: Collection[str]) -> Sequence[ast.AST]:
 
 
 def _is_key(node: ast.AST, parent: ast.AST) -> bool:
-    """Return whether an expression only says by what a call orders things."""
+    """Return whether an expression is only the key by which a call orders things."""
     return _called(parent) in _ORDERS and isinstance(node, ast.keyword) and node.arg == "key"
 
 

@@ -1,4 +1,4 @@
-"""What is known of a disturbed world: its fault, its ranks, and what it has left behind."""
+"""The facts about a disturbed world: its fault, its ranks, and its remains."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FAILED = ("crashed", "error", "failed", "killed_as_planned")
 
 @dataclass(frozen=True, slots=True)
 class DisturbedWorld:
-    """A disturbed world while it is judged, and what is known of its ranks and its fault.
+    """A disturbed world while it is judged, and the facts about its ranks and its fault.
 
     Attributes:
         differences: The values in which the ranks differ that have passed, except those in which
             the ranks of the undisturbed run differ too.
-        found: What is wrong in what the world has left behind.
+        found: The errors in the world's remains.
     """
 
     disturbance: Disturbance
@@ -53,7 +53,7 @@ class DisturbedWorld:
         return self.judged.finding.ranks
 
     def unreported(self, outcome: RunOutcome) -> Unreported:
-        """Return what may be wrong although no rank has reported it.
+        """Return the possible errors that no rank has reported.
 
         Args:
             outcome: The outcome by what ranks raised.

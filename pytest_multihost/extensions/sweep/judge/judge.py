@@ -2,7 +2,7 @@
 
 A run shows a weakness if a rank waits for something that never comes, if ranks entered collectives
 that cannot match, or if something is wrong and no rank has noticed: ranks differ in a value that is
-to be the same, a saved file is not what it says, or an assertion of the test itself fails although
+to be the same, a saved file is damaged, or an assertion of the test itself fails although
 the program raised no error. The following runs show none:
 
 * The failure reached every rank, and all ended by themselves, whatever they raised.
@@ -50,7 +50,7 @@ from pytest_multihost.extensions.sweep.result import (
 )
 
 NOTHING = Found()
-"""Nothing is known to be wrong in what a world has left behind."""
+"""No known error in the remains of a world."""
 
 
 def judge_run(
@@ -69,7 +69,7 @@ def judge_run(
         disturbance: Its fault is the last equal one among the world's faults.
         judged: The world, judged like the world of any test.
         usual_differences: Names of the values in which the ranks of the undisturbed run differ.
-        found: What is wrong in what the world has left behind.
+        found: The errors in the world's remains.
         directory: The run's folder, relative to the artifacts directory.
     """
     different = disagreements(judged.result)
@@ -142,7 +142,7 @@ def _mismatched(
 
 
 def _wrong_texts(world: DisturbedWorld, sign: Sign | None) -> Iterator[str]:
-    """Yield what is wrong, a sentence each."""
+    """Yield the errors, a sentence each."""
     root, names = world.judged.context.root, world.judged.result.spec.names
     if sign == "values":
         yield from (each.words(root, names) for each in world.differences)

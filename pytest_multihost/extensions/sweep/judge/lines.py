@@ -49,7 +49,8 @@ def culprit_of(world: DisturbedWorld, waiting: Sequence[int]) -> int:
         return world.rank
     others = [each for each in world.ranks if each.facts.rank not in waiting]
     failed = [each for each in others if each.outcome in FAILED]
-    # Otherwise ranks that left the test: a polling rank waits for something they did not do.
+    # Otherwise ranks that returned from the test: a polling rank waits for something they did not
+    # do.
     first = min(failed or others, key=lambda each: each.at_s or 0.0, default=None)
     return first.facts.rank if first is not None else world.rank
 
@@ -89,7 +90,7 @@ def deciding_line(world: DisturbedWorld, culprit: int | None, outcome: RunOutcom
 
 
 def _parted_s(world: DisturbedWorld, rank: int) -> float:
-    """Return when a rank parted from the others, or else when it failed or left the test."""
+    """Return when a rank parted from the others, or else when it failed or returned."""
     sides = (each.side_of(rank) for each in world.found.clashes)
     clashed_s = min((each.at_s for each in sides if each is not None), default=math.inf)
     facts = world.ranks[rank].facts
@@ -101,8 +102,8 @@ def _parted_s(world: DisturbedWorld, rank: int) -> float:
 def culprit_line(world: DisturbedWorld, culprit: int | None, outcome: RunOutcome) -> Place | None:
     """Return the line at which the culprit failed or is, otherwise the disturbed line.
 
-    A rank that left the test is at no line; its behaviour changed at the disturbed line. So did
-    that of a rank whose run is wrong, even if an assertion of the test failed at the end.
+    A rank that returned from the test is at no line; its behaviour changed at the disturbed line.
+    So did that of a rank whose run is wrong, even if an assertion of the test failed at the end.
     """
     if culprit is None:
         return None

@@ -26,14 +26,14 @@ OWN_TIMEOUT_S = 60.0
 """Endings of worlds that prove that no rank can go on."""
 
 _ENDED = ("survived", "told", "split")
-"""Outcomes of runs whose ranks all ended by themselves, or at least waited for nothing."""
+"""Outcomes of runs whose ranks all ended by themselves, or at least did not wait."""
 
 _NO_RUN = ("lost", "interrupted", "startup-overrun")
 """Endings of worlds that the harness did not run to the end of the test."""
 
 
 def outcome_of(world: DisturbedWorld) -> tuple[RunOutcome, Sign | None]:
-    """Return the outcome of the disturbance, and what has shown that it is wrong."""
+    """Return the outcome of the disturbance, and the sign that it is wrong."""
     outcome = outcome_of_ranks(world)
     if outcome == "survived" and world.differences:
         return "wrong", "values"

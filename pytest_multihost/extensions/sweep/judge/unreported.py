@@ -1,7 +1,7 @@
-"""Finds what is wrong in a disturbed run although no rank has reported it.
+"""Finds errors in a disturbed run that no rank has reported.
 
-A saved file is not what it says, or an assertion of the test itself failed while the program raised
-no error. What a robust program may do as well does not count.
+A saved file is damaged, or an assertion of the test itself failed while the program raised
+no error. The possible effects on a robust program do not count.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _UNMET = frozenset({"hold", "hash_seed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreported:
-    """What may be wrong in a run.
+    """The possible unreported errors of a run.
 
     Attributes:
         index: The fault's index among the world's faults; None if it has none.
-        found: What is wrong in what the world has left behind.
+        found: The errors in the world's remains.
         was_pressed: Whether others polled, or had timeouts of seconds, while the rank was held.
     """
 
@@ -53,7 +53,7 @@ class Unreported:
 
         If a rank has reported anything, only those count that another file says are good, and a
         file that has replaced a good one. That nothing was saved counts only after an error that
-        nobody has reported: a program whose time is over, or that finds no data, rightly saves
+        no rank has reported: a program whose time is over, or that finds no data, rightly saves
         nothing.
         """
         if self.judged.result.ending != "self":
@@ -103,7 +103,7 @@ class Unreported:
         return at.point == "io" and matcher(at.name)(f"/{damage.path}")
 
     def _shows_program(self, assertion: OwnAssertion) -> bool:
-        """Return whether the disturbed rank's assertion shows what the program did."""
+        """Return whether the disturbed rank's assertion shows an action of the program."""
         if self.fault.kind in _UNMET:
             return True
         if self.fault.kind == "clock_skew" or self.index is None:

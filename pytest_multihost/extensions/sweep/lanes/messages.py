@@ -72,7 +72,7 @@ class RunWorld:
         measures_end: Whether to answer what ends the wait, instead of judging the world.
         symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
-        scratch: Where to make the world's own directory; has what the undisturbed run has left.
+        scratch: Where to make the world's own directory; has the remains of the undisturbed run.
         artifacts: The directory to which the paths in answers are relative.
         keep: Where to write the artifacts of a run that shows a weakness; None if not kept.
         permits: The folder of the permits for ranks; None if no permits are needed.

@@ -1,4 +1,4 @@
-"""Makes disturbances of decisions that a rank takes from what it alone has seen."""
+"""Makes disturbances of decisions that a rank takes from data that it alone has seen."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class _Function:
     def _of_a_library(self, call: SeenCall) -> Iterator[object]:
         """Yield other results of a function of Python or torch.
 
-        These are the results for numbers that are not finite, for files that nobody makes, for
+        These are the results for numbers that are not finite, for files that no rank makes, for
         other random numbers, and for work that has not come yet.
         """
         test = _NOT_FINITE.get(self.own_name)
@@ -269,7 +269,7 @@ class _Function:
                 )
 
     def _is_never_there(self, *, is_true: bool, call: SeenCall) -> bool:
-        """Return whether a file that nobody has found or made may be there for one rank.
+        """Return whether a file that no rank has found or made may be there for one rank.
 
         A rank that is shown a file that it makes later, such as a cache, would fail to open it.
         """
@@ -403,7 +403,7 @@ class TimeRead:
 
 @dataclass(frozen=True, slots=True)
 class LocalDecisions:
-    """The decisions that ranks take from what they alone see.
+    """The decisions that ranks take from data that they alone see.
 
     Attributes:
         results: Other results that calls could have had.

@@ -1,4 +1,4 @@
-"""What the ranks of an undisturbed run have seen: results of calls, and reads of clocks."""
+"""The calls and reads that the ranks of an undisturbed run have seen, with their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A generator is one of random numbers.
 """
 
 Input = Literal["array", "clock", "environment", "file", "random"]
-"""What a call has read while it ran, apart from its arguments."""
+"""The kinds of data that a call has read while it ran, apart from its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SeenCall:
         target: The function, as ``module:function``.
         nth: Its number among the rank's calls of the function, in the order of their ends.
         inputs: Its arguments, and the attributes and global variables that the function names.
-        reads: What it read while it ran.
+        reads: The data that it read while it ran.
         measured: Digest of the numbers that it read from arrays.
         drawn: Digest of the random numbers that it drew.
         inside: The functions of the user's that call it, and have not returned.
@@ -95,7 +95,7 @@ class ClockRead:
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """What a rank has seen in the undisturbed run.
+    """The calls and reads of a rank in the undisturbed run.
 
     Attributes:
         calls: The calls of the user's functions, in the order of their ends.

@@ -1,4 +1,4 @@
-"""Records what a rank sees in the undisturbed run: calls of the user's functions, reads of clocks.
+"""Records a rank's view in the undisturbed run: calls of the user's functions, reads of clocks.
 
 Functions of the user's modules are replaced, as points at calls replace them, so a rank that is not
 swept pays nothing, and calls within libraries cost nothing. Closures, lambdas, generators and
@@ -114,7 +114,7 @@ class _Thread(threading.local):
 
 @dataclass(slots=True)
 class Watch:
-    """What this rank sees, from `begin` to `end`.
+    """The recording of this rank's calls and reads, from `begin` to `end`.
 
     Attributes:
         root: Files below it are named relative to it.
@@ -214,7 +214,7 @@ class Watch:
         names: frozenset[str],
         space: dict[str, Any],
     ) -> tuple[Seen, ...]:
-        """Return what a call gets: its arguments, and what the function's code names.
+        """Return the inputs of a call: its arguments, and the values named in the function's code.
 
         Args:
             names: The names of attributes and global variables in the code.
@@ -282,7 +282,7 @@ class Watch:
     def _around(self, frame: FrameType | None) -> tuple[Place | None, bool]:
         """Return the user's innermost line, and whether the value of that line is only asserted.
 
-        A function may return it to the one that asserts it.
+        A function may return it to the caller that asserts it.
         """
         at: Place | None = None
         use: Use = "returned"
@@ -299,7 +299,7 @@ class Watch:
             frame = frame.f_back
         return at, use == "asserted"
 
-    # What a call reads
+    # The data that a call reads
 
     def _count(self, _name: str, _kind: OperationKind, _source: SourceRef) -> None:
         self.operations += 1
@@ -358,7 +358,7 @@ class Watch:
 
 
 def join(spec: RankSpec) -> RankPart:
-    """Record what this rank sees while its test runs."""
+    """Record this rank's calls and reads while its test runs."""
     settings = next(
         part.settings
         for part in spec.world.services.values()

@@ -1,4 +1,4 @@
-"""Words in the names of functions that say what a function returns."""
+"""Words in the names of functions that describe their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service that records what the ranks of an undisturbed run see."""
+"""The service that records the calls and reads of ranks in an undisturbed run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WATCH = ServiceKind(
 
 
 def watching(spec: WorldSpec, root: Path) -> WorldSpec:
-    """Return the spec of an undisturbed run whose ranks record what they see.
+    """Return the spec of an undisturbed run whose ranks record their calls and reads.
 
     Args:
         root: Files below it are named relative to it.

@@ -16,7 +16,7 @@ Use = Literal["asserted", "returned", "other"]
 
 @lru_cache(maxsize=4096)
 def use_of_line(file: str, line: int) -> Use:
-    """Return what the function at a line does with the value of the line.
+    """Return the use of a line's value in its function.
 
     It is asserted if the line's statement is an assertion, or assigns names that an assertion of
     the function uses and no `if`, `while` or conditional expression does. It is returned if the
@@ -64,7 +64,7 @@ def _around(tree: ast.Module, line: int) -> tuple[Function, ast.stmt | None]:
 
 
 def _at_line(node: ast.AST, line: int) -> Iterator[ast.AST]:
-    """Yield the nodes below one that are at a line; only these are visited, of a whole module."""
+    """Yield the nodes below another that are at a line; visit only these, of a whole module."""
     for each in ast.iter_child_nodes(node):
         first, last = getattr(each, "lineno", line), getattr(each, "end_lineno", line)
         if first <= line <= last:
@@ -96,7 +96,7 @@ def _assigned(statement: ast.stmt) -> list[str]:
 
 
 def _followed(function: Function, names: set[str]) -> set[str]:
-    """Return names, and those that the function assigns from them."""
+    """Return names, and the names that the function assigns from them."""
     assignments = [
         each for each in ast.walk(function) if isinstance(each, ast.Assign | ast.AnnAssign)
     ]

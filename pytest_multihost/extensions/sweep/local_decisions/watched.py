@@ -24,7 +24,7 @@ METHODS_OF_ARRAYS = (
     *("torch:Tensor.isfinite", "torch:Tensor.isnan", "torch:Tensor.isinf"),
     *("torch:Tensor.item", "torch:Tensor.__float__", "torch:Tensor.__bool__"),
 )
-"""Functions of libraries that return what the user's code decides by: those of one number, those of
+"""Functions of libraries whose results the user's code decides by: those of one number, those of
 arrays, and methods of arrays."""
 
 OF_FILES = ("os.path:exists", "os.path:isfile", "pathlib:Path.exists", "pathlib:Path.is_file")
@@ -105,7 +105,7 @@ def _plain(prefix: str, owner: Any, found: Iterable[tuple[str, object]]) -> Iter
 
 
 def code_of(function: Any) -> Any:  # noqa: ANN401 - the user's
-    """Return the code of a function, of a decorated one that of the original."""
+    """Return the code of a function, of a decorated function the original's."""
     return inspect.unwrap(function).__code__
 
 

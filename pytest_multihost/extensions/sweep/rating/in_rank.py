@@ -37,7 +37,7 @@ def join_as_listener(_spec: RankSpec) -> RankPart:
 
 
 def end_process() -> None:
-    """End this process with exit code 1, as after an exception that nobody has handled."""
+    """End this process with exit code 1, as after an exception that no code has handled."""
     error = getattr(sys, "last_value", None)  # pytest keeps the exception of the test here
     if isinstance(error, BaseException):
         with contextlib.suppress(Exception):  # the test may have set a hook of its own

@@ -4,8 +4,8 @@ A rank that has failed ends as a process does (`in_rank`). A launcher such as to
 other ranks. Jobs of jax have none: there the runtime itself ends the other processes.
 
 The engine ends a world soon after a rank has failed. So this service hides failures from it: the
-engine sees a report that has passed, and a process that the harness has ended. What has really
-happened is in the service's record.
+engine sees a report that has passed, and a process that the harness has ended. The real
+events are in the service's record.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherRecord:
-    """What a model of a launcher has seen.
+    """The observations of a model of a launcher.
 
     Attributes:
         ends: The failures, and the ends of processes, in order.
@@ -118,7 +118,7 @@ def _error_text(error: RaisedError | None) -> str:
 
 
 def read_launcher_record(result: WorldResult) -> LauncherRecord:
-    """Return what the model of the launcher has seen in a world."""
+    """Return the observations of the launcher's model in a world."""
     found: Mapping[str, Json] = result.records[NAME].verdict
     return from_json(LauncherRecord, found["launcher"])
 

@@ -1,4 +1,4 @@
-"""Finds out what has ended the wait of a weakness, from a world under the model of a launcher."""
+"""Finds the end of a weakness's wait, from a world under the model of a launcher."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _TIMEOUTS: Mapping[str, str] = {
 
 
 def wait_end(result: WorldResult, fault: Fault, logs: Mapping[int, str]) -> WaitEnd:
-    """Return what has ended the wait, and how many seconds after the disturbance."""
+    """Return the cause of the wait's end, and its seconds after the disturbance."""
     record = read_launcher_record(result)
     began_s = disturbed_s(result, fault)
     if began_s is None:
         return WaitEnd(by="not measured", name="the injection did not happen again")
-    # The harness has ended what is over later.
+    # The harness has ended the later ones.
     last_s = math.inf if result.detected_s is None else result.detected_s
     exits = [each for each in record.ends if each.how == "exited" and each.at_s <= last_s]
     if exits and record.ends_all:

@@ -1,4 +1,4 @@
-"""Rates weaknesses, and hides those that end soon and leave nothing wrong."""
+"""Rates weaknesses, and hides weaknesses that end soon and leave nothing wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rate(run: DisturbedRun, end: WaitEnd | None) -> Rating:
     """Return the rating of a weakness.
 
     Args:
-        end: What ends the wait; None if it was not measured.
+        end: The end of the wait; None if it was not measured.
     """
     says = run.error or run.said
     if run.outcome == "wrong":
@@ -52,10 +52,10 @@ def ends_soon(run: DisturbedRun, rating: Rating) -> bool:
 def rate_all(
     weaknesses: Iterable[Weakness], ends: Mapping[Disturbance, WaitEnd], show: Show
 ) -> tuple[Weakness, ...]:
-    """Return weaknesses with their ratings, and hide those that end soon unless all are shown.
+    """Return weaknesses with their ratings, and hide short ones unless all are shown.
 
     Args:
-        ends: What ends the waits of witnesses, as far as it was measured.
+        ends: The ends of the waits of witnesses, as far as they were measured.
     """
     return tuple(_rated(each, ends.get(each.witness.disturbance), show) for each in weaknesses)
 

@@ -99,7 +99,7 @@ def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
 
 
 def _agrees(asked: str) -> bool:
-    """Return whether the user agrees to what is about to run; nobody who answers does not."""
+    """Return whether the user agrees to the planned run; without an answer it is refused."""
     sys.stderr.write(f"{printable(asked)}\nRun it? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -26,7 +26,7 @@ def find_weakness(token: str, artifacts: Path) -> FoundWeakness:
     """Return the weakness whose witness, or another run that shows it, has a token.
 
     Raises:
-        MultihostError: It is no token, or no sweep there has such a weakness.
+        MultihostError: It is not a token, or no sweep there has such a weakness.
     """
     read_token(token)
     paths = sorted(artifacts.glob(f"*/*/{SWEEP_NAME}"), key=lambda each: -each.lstat().st_mtime)

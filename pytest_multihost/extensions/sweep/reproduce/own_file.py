@@ -1,6 +1,6 @@
 """Finds the files of this project that a script imports, and refuses all others.
 
-A sweep.json may be anybody's. It names a test by its node id, and sometimes a module. A file of the
+A sweep.json may be foreign. It names a test by its node id, and sometimes a module. A file of the
 project counts, and nothing that came with the artifacts, lies elsewhere or is reached by a link.
 """
 
@@ -48,7 +48,7 @@ def check_own_module(module: str, folders: Iterable[Path], artifacts: Path) -> N
         folders: The folders of the project that the script imports from.
 
     Raises:
-        MultihostError: It is no name of a module, or lies in the artifacts or behind a link.
+        MultihostError: It is not a name of a module, or lies in the artifacts or behind a link.
     """
     parts = module.split(".")
     if not all(each.isidentifier() for each in parts):

@@ -19,7 +19,7 @@ LAUNCHED = ("gloo", "nccl")
 """The backends whose scripts torchrun starts; others start their processes themselves."""
 
 MAX_LINES = 40
-"""The maximum of lines of a script; nobody reads a longer one in an issue."""
+"""The maximum of lines of a script; a longer one is not read in an issue."""
 
 SHOW_AFTER_S = 20
 """After how many seconds the script prints where its ranks are."""

@@ -76,12 +76,12 @@ class Shim:
 def shim_of(fault: Fault, backend: str) -> Shim:
     """Return the lines for a fault.
 
-    The fault comes from a file that anybody may have written, and its values become a part of the
+    The fault comes from a file that may be foreign, and its values become a part of the
     script. So only values that a test could have given are taken: names of errors and modules that
     are names, numbers that are numbers. All other texts are quoted.
 
     Raises:
-        MultihostError: A few lines cannot do what the fault does, or no test can have the fault.
+        MultihostError: A few lines cannot act like the fault, or no test can have the fault.
     """
     if problems := _problems(fault):
         raise _refused(fault, problems[0])
@@ -231,7 +231,7 @@ def _hold(fault: Fault, backend: str) -> Shim:
 
 def _raise_at(fault: Fault, backend: str) -> Shim:
     name = str(fault.params.get("error", "RuntimeError"))
-    if not name.isidentifier():  # "module:Class" of somebody's own
+    if not name.isidentifier():  # "module:Class" of the user's
         raise _refused(fault, f"{name} is not a built-in exception")
     return _acting(fault, backend, [f"raise {name}('failed for this script')"], ())
 
@@ -352,7 +352,7 @@ _ENTRIES = (
     "    __enter__, __exit__, close = lambda self: self, lambda *_: None, lambda self: None",
     "    __next__ = lambda self: self.pop(0) if self else next(iter(()))",
 )
-"""What `os.scandir` returns: its entries, its own context, and its own iterator."""
+"""The result of `os.scandir`: its entries, its own context, and its own iterator."""
 
 
 def _shuffled_listing(fault: Fault, _backend: str) -> Shim:

@@ -74,7 +74,7 @@ def try_script(command: Sequence[str]) -> Trial:
 
 
 def _end(run: subprocess.Popen[bytes]) -> None:
-    """End the processes of a script: first those that its launcher ends, then all."""
+    """End the processes of a script: first the launcher's, then all."""
     if run.poll() is None:
         run.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

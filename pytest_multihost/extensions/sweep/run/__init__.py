@@ -1,7 +1,7 @@
 """Runs sweeps.
 
-`sweeps` sweeps one test after the other with shared lanes. `one_sweep` decides what to run next and
-keeps the results, `worlds` says what the world of each step is like, and `runner` runs it in a lane
+`sweeps` sweeps one test after the other with shared lanes. `one_sweep` decides the next run and
+keeps the results, `worlds` describes the world of each step, and `runner` runs it in a lane
 and shows the `live_line`.
 """
 

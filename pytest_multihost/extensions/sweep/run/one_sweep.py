@@ -1,10 +1,10 @@
-"""Decides what one sweep runs next, and keeps its results; uses no processes and no files.
+"""Decides the next run of one sweep, and keeps its results; uses no processes and no files.
 
 A sweep first runs every disturbance of the plan once, several at a time, until the rest of its
 budget is needed for what follows. Then it confirms each unproven weakness: its witness runs again
 on a clock that jumps, where a wait for the test's timeout takes no time; without such a clock it
 runs alone, because a slow machine with other worlds may look like a hang. Next it repeats the
-witness of each weakness once, and measures what ends the wait: see `rating`. The rest of the time
+witness of each weakness once, and measures the end of the wait: see `rating`. The rest of the time
 is for more repeats; if one does not show the weakness, the next mildest run becomes the witness.
 """
 
@@ -35,7 +35,7 @@ Purpose = Literal["sweep", "confirm", "repeat", "measure"]
 """The reason to run a world."""
 
 Clock = Literal["own", "jumps"]
-"""The clock of a world: the machine's, as its test asks for, or one that jumps over waits."""
+"""The clock of a world: the machine's, as its test asks for, or a clock that jumps over waits."""
 
 OUT_OF_TIME = WaitEnd(by="not measured", name="there was no time left")
 
@@ -67,10 +67,10 @@ class OneSweep:
     Attributes:
         rest: The disturbances that have not run yet.
         runs: One judged run of each disturbance.
-        measures: Returns the clocks with which to measure what ends the wait of a witness, in this
+        measures: Returns the clocks with which to measure the end of a witness's wait, in this
             order; the first that measures it is enough.
         clock_of: Returns the clock on which the witness of an unproven weakness runs again.
-        ends: What ends the waits of witnesses, as far as it was measured.
+        ends: The ends of the waits of witnesses, as far as they were measured.
     """
 
     rest: deque[Disturbance]
@@ -268,14 +268,14 @@ class OneSweep:
             self._reorder(self.rest)
 
     def _reorder(self, rest: Iterable[Disturbance]) -> None:
-        """Order the remaining disturbances, and set aside those that would show nothing new."""
+        """Order the remaining disturbances, and set needless ones aside."""
         every = tuple(rest)
         self.rest = deque(order_rest(every, self.runs))
         useful = set(self.rest)
         self._known += [each for each in every if each not in useful]
 
     def _confirm(self, run: DisturbedRun) -> None:
-        """Replace a run by the one that confirms or refutes it.
+        """Replace a run by the run that confirms or refutes it.
 
         If it shows no weakness, another run of the same weakness is tried. After a few tries
         without a weakness, the other runs are dropped as doubtful.

@@ -272,7 +272,7 @@ def summary_text(result: SweepResult) -> str:
 
 
 _ENDS = {"skipped": "was skipped", "error": "ended with an error", "xfailed": "is expected to fail"}
-"""How an undisturbed run ends that does not pass, where its status is no verb."""
+"""How an undisturbed run ends that does not pass, where its status is not a verb."""
 
 
 def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:

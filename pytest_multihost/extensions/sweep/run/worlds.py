@@ -119,7 +119,7 @@ class Worlds:
     def shares(
         self, disturbance: Disturbance
     ) -> Sequence[tuple[LaunchRequirements, tuple[int, ...]]]:
-        """Return what the servers of a world must be like, and which ranks each of them starts.
+        """Return the requirements on the servers of a world, each with the ranks that it starts.
 
         A rank with a hash seed of its own would have to be an interpreter of its own, and import
         everything again. So a server is started with each seed, once for all worlds, and its ranks
@@ -196,7 +196,7 @@ class Worlds:
         """Begin to start the server of the worlds with a clock that jumps, if one may be needed.
 
         Args:
-            running: The worlds that run. One that takes long may show a weakness without a proof.
+            running: The worlds that run. A long run may show a weakness without a proof.
         """
         witnesses = [each.witness for each in sweep.weaknesses]
         needed = [

@@ -1,4 +1,4 @@
-"""Looks at the files that a test has saved, and finds those that are not what they say.
+"""Reads the files that a test has saved, and finds damaged ones.
 
 `look` reads the test's folder after a world has ended. `formats` says whether a file can be loaded
 as a plain load of its format would. `damage` compares a disturbed run with the undisturbed one; it

@@ -1,6 +1,6 @@
-"""Finds what a disturbed run has saved wrong, in comparison with the undisturbed run.
+"""Finds damage in the saved files of a disturbed run, in comparison with the undisturbed run.
 
-Only what was in order there can be wrong here. Files whose names say that they are temporary never
+Only files in order there can be wrong here. Files whose names say that they are temporary never
 count. A file is *vouched for* if another one says that it is good: the mark of a complete
 checkpoint in its folder, or a file such as ``latest`` that names it.
 """
@@ -23,7 +23,7 @@ MARKS = FORMAT_MARKS | {
     *("done", "DONE", ".done", "SUCCESS"),
 }
 """These, and names that programs choose. A program's own mark may not be about every file beside
-it, but it is about the other parts of what has parts there."""
+it, but it is about the other parts of a thing with parts there."""
 
 _TEMPORARY = re.compile(
     r"^\.|(^|[-_.])(tmp|temp|log|logs|incomplete)([-_.]|$)|\.(part|partial|lock|bak|old)$|~$",
@@ -41,11 +41,11 @@ _MOST_LACKING = 3
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong with a file or folder.
+    """The damage of a file or folder.
 
     Attributes:
         path: Relative to the folder that the ranks share.
-        what: What is wrong with it, as a clause.
+        what: The kind of damage, as a clause.
         is_vouched: Whether another file says that it is good.
         is_absence: Whether there is nothing to load, where the undisturbed run has left weights.
     """
@@ -61,7 +61,7 @@ class Damage:
 
 
 def find_damage(usual: SavedFiles, now: SavedFiles) -> tuple[Damage, ...]:
-    """Return what is wrong in `now` and was in order in `usual`, what is vouched for first."""
+    """Return the damage in `now` that `usual` lacks, vouched files first."""
     if not (usual.is_all and now.is_all):
         return ()
     vouching = {**_marked(usual, now), **_named(usual, now)}
@@ -148,7 +148,7 @@ def _exists(files: SavedFiles, path: str) -> bool:
 
 
 def _pointers(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
-    """Yield the files that name what is not there, or not what it was in the undisturbed run."""
+    """Yield the files that name a missing thing, or another thing than in the undisturbed run."""
     for path, each in now.by_path.items():
         before = usual.by_path.get(path)
         if before is None or _is_temporary(path):
@@ -166,7 +166,7 @@ def _pointers(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
 
 
 def _other_target(usual: SavedFiles, now: SavedFiles, path: str, target: str) -> Iterator[Damage]:
-    """Yield what is wrong with a file that names something else than in the undisturbed run."""
+    """Yield the damage of a file that names another thing than in the undisturbed run."""
     (name,) = now.by_path[path].names
     other = _target(now, path, name)
     if other is None:

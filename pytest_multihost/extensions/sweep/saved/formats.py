@@ -38,7 +38,7 @@ MOST_TEXT = 4096
 
 _MOST_HEADER = 16 << 20
 _MOST_OPERATIONS = 1_000_000
-"""How many operations of a pickle are looked at: a second's."""
+"""How many operations of a pickle are read: a second's."""
 
 _ITEM = re.compile(r"[<>|=]?([a-zA-Z])(\d+)")
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
@@ -71,7 +71,7 @@ def format_of(name: str, begin: bytes, size: int) -> Format:
 def problem_of(file: BinaryIO, form: Format) -> str:
     """Return why a file cannot be loaded as its format, as a clause; empty if it can.
 
-    Files of other formats and very large ones count as loadable.
+    Files of other formats and files beyond `MOST_BYTES` count as loadable.
     """
     check = _CHECKS.get(form)
     size = os.fstat(file.fileno()).st_size

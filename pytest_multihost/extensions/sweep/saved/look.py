@@ -1,6 +1,6 @@
-"""Reads what a test has saved in the folder that its ranks share, after they have ended.
+"""Reads the files that a test has saved in its ranks' shared folder, after they have ended.
 
-Nothing is changed. The look is bounded in files, bytes and time; what is beyond is not judged.
+Nothing is changed. The look is bounded in files, bytes and time; anything beyond is not judged.
 """
 
 from __future__ import annotations
