@@ -1,13 +1,13 @@
 """Runs the tests of other harnesses as worlds, unedited (`multihost_adopt`).
 
-* `hookspecs` has the hook that decides about a test, and `adopted` what it answers.
+* `hookspecs` has the hook that decides about a test, and `adopted` its answers.
 * `collect` gives adopted tests the marker `multihost`, and says how many there are.
 * `processes` are stand-ins, inside a rank, for the processes that a harness would start.
 * `torch_classes` and `deepspeed_classes` adopt the tests of classes; `enter` prepares their ranks.
 * `calls` adopts calls that start ranks in the middle of a test, `groups` processes that it starts
   and joins, and `session_pools` pools that the suite keeps; `joined` reads what follows a start,
   and `refusals` says why a call is not adopted.
-* `option` names the adapters, and `differences` has what differs for an adopted test.
+* `option` names the adapters, and `differences` has the differences for an adopted test.
 """
 
 from __future__ import annotations

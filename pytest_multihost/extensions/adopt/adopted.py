@@ -1,4 +1,4 @@
-"""What the hook `pytest_multihost_adopt` answers about a test."""
+"""The answers of the hook `pytest_multihost_adopt` about a test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Adopted:
         backend: The process group that is made for it; "none": the harness makes its own.
         timeout: Seconds, as in the marker; None: the run's.
         enter: Called in each rank before the test's setup, to put this rank in the place of the
-            processes that the harness would start. It may replace what it likes: a rank runs one
+            processes that the harness would start. It may replace anything: a rank runs one
             test, and ends.
     """
 
@@ -51,4 +51,4 @@ class Refused:
 
 
 OUTCOME = pytest.StashKey[Adopted | Refused]()
-"""What became of a collected test."""
+"""The outcome of a collected test."""

@@ -33,7 +33,7 @@ def adopt_definition(metafunc: pytest.Metafunc) -> None:
 
 
 def adopt_items(items: Iterable[pytest.Item]) -> None:
-    """Mark each test that is adopted, and keep the reason for each one that is not."""
+    """Mark each test that is adopted, and keep the reason for each refusal."""
     for item in items:
         found = outcome_of(item)
         if found is None:

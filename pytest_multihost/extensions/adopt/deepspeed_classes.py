@@ -149,7 +149,7 @@ class _Context:
     """A context of `multiprocessing` with other processes and pools.
 
     Attributes:
-        names: What replaces its own.
+        names: The replacements of its own.
         method: How its processes would start.
     """
 
@@ -169,7 +169,7 @@ class _Swap:
 
     Attributes:
         places: The names of each module.
-        names: What replaces them.
+        names: Their replacements.
     """
 
     places: list[dict[str, Any]]

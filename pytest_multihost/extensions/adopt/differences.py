@@ -1,4 +1,4 @@
-"""What differs for a test that is adopted, for `multihost adopt`."""
+"""The differences for a test that is adopted, for `multihost adopt`."""
 
 DIFFERENCES = """\
 all:

@@ -1,8 +1,8 @@
 """Runs groups of `multiprocessing.Process` that a test starts and joins on ranks.
 
 A process that a test starts waits here, if the test's next step is to join it. With the first join,
-all that wait become the ranks of one world, in the order of their start. What the test can see of a
-process is then as the ranks have ended: its exit code, and that it has ended. One that hangs is
+all that wait become the ranks of one world, in the order of their start. The visible state of a
+process is then as the ranks have ended: its exit code, and that it has ended. A hanging one is
 alive until the test terminates it, if the test has a timeout of its own for that; else the test
 fails with the verdict.
 """
@@ -71,7 +71,7 @@ class Groups:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Replace what a process is and does, while a test runs."""
+        """Replace the state and methods of processes, while a test runs."""
         real = self._real = {name: getattr(_Process, name) for name in _REPLACED}
         seen = {name: property(self._seen(name)) for name in _SEEN}
         calls = {name: self._ending(name) for name in ("terminate", "kill")}
@@ -172,7 +172,7 @@ class Groups:
         return read
 
     def _seen_state(self, process: Any) -> _Ended | None:  # noqa: ANN401
-        """Return how a process has ended; one that waits begins now."""
+        """Return how a process has ended; a waiting one begins now."""
         if self._states.get(id(process)) == _WAITING:
             self._begin_really()
         state = self._states.get(id(process))

@@ -16,7 +16,7 @@ __all__ = ["pytest_multihost_adopt"]
 
 @hookspec(firstresult=True)
 def pytest_multihost_adopt(item: pytest.Item) -> Adopted | Refused | None:
-    """Return how a test of another harness runs as a world; None if it is no such test.
+    """Return how a test of another harness runs as a world; None if it is not such a test.
 
     Called for each collected test that has no marker `multihost`, and before that for the
     definition of each test function, because a list of sizes parametrizes it. So it must depend

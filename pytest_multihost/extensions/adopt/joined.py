@@ -2,7 +2,7 @@
 
 The processes of a call begin together, when the test first waits for one of them. That is sound
 only if the test does nothing else between their start and that wait: it may talk to them, or look
-for what they have done. Its source says so; what cannot be read there counts as something else.
+for their effects. Its source says so; unreadable parts count as something else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Found:
 
 
 def why_not_joined(file: str, line: int) -> str:
-    """Return what a test does between the start of processes and its wait for them.
+    """Return the acts of a test between the start of processes and its wait for them.
 
     Args:
         file: The file that starts them.
@@ -73,7 +73,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 Body = tuple[Sequence[ast.stmt], int, ast.stmt | None]
-"""Statements, the number of the one that has the line, and the statement whose body they are."""
+"""Statements, the number of the statement with the line, and the statement whose body they are."""
 
 
 def _path_to(tree: ast.Module, line: int) -> Iterator[Body]:

@@ -24,7 +24,8 @@ from pytest_multihost.core.rank import World
 def own_arguments(world: World, given: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the arguments of this rank's process, as the primary hands them out.
 
-    What cannot be pickled remains this rank's own: pipes and queues, whose other ends are here.
+    Objects that cannot be pickled remain this rank's own: pipes and queues, whose other ends are
+    here.
 
     Args:
         given: The arguments of each process.

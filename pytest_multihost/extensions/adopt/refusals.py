@@ -27,14 +27,14 @@ class Refusals:
     def add(self, what: str, why: str) -> None:
         """Say it at the test that runs: in its report, as a warning, and once on the terminal.
 
-        The terminal shows it at once, because a hang may follow. The warning is no exception under
-        `-W error`: the test goes on as it would without this plugin.
+        The terminal shows it at once, because a hang may follow. The warning is not an exception
+        under `-W error`: the test goes on as it would without this plugin.
 
         Args:
-            what: What starts the processes.
+            what: The function that starts the processes.
             why: Why they are not adopted.
         """
-        if why == IN_RANK:  # the world's report has what its ranks do
+        if why == IN_RANK:  # the world's report shows its ranks
             return
         if not RUNNING or (RUNNING[-1].nodeid, why) in self._said:
             return

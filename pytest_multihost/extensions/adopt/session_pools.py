@@ -3,7 +3,7 @@
 Such a pool is made in a hook of the suite's conftest, before the first test, and its first tasks
 prepare its processes, say for a process group. It starts no process as long as it need not: these
 tasks are kept, and each rank begins with its own of them. A call with one task for each process
-then runs on ranks, and returns their results, or raises what a task has raised.
+then runs on ranks, and returns their results, or raises the exception of a task.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def replacing(refusals: Refusals) -> Iterator[list[SessionPool]]:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What a task has raised."""
+    """The exception of a task."""
 
     error: BaseException
 
@@ -74,9 +74,9 @@ class SessionPool:
         make: Makes the real pool.
         size: Number of processes.
         refusals: Says why a call runs in the real pool.
-        first: What each process does first.
+        first: Called first in each process.
         adopted: Number of calls that ran on ranks.
-        prepared: What its processes do before the first test.
+        prepared: The work of its processes before the first test.
     """
 
     make: Callable[[], Any]
@@ -96,7 +96,7 @@ class SessionPool:
         """Run a task for each tuple of arguments; return the results.
 
         Raises:
-            BaseException: What a task has raised.
+            BaseException: The exception of a task.
             CallHungError: The tasks hang.
         """
         __tracebackhide__ = True
@@ -190,7 +190,7 @@ class SessionPool:
 
 
 def _give(answers: Answers, rank: int, error: BaseException) -> None:
-    """Tell what a task has raised; only its text if it cannot be pickled."""
+    """Pass on the exception of a task; only its text if it cannot be pickled."""
     try:
         answers.give(rank, _Raised(error))
     except Exception:  # noqa: BLE001 - __reduce__ may raise anything
@@ -199,7 +199,7 @@ def _give(answers: Answers, rank: int, error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Results(Sequence[Any]):
-    """The results of tasks that only prepare processes, until somebody asks for them."""
+    """The results of tasks that only prepare processes, until the suite asks for them."""
 
     pool: SessionPool
     number: int

@@ -114,7 +114,7 @@ class _Worker:
     tasks: queue.SimpleQueue[str | None]
 
     def get(self, timeout: float | None = None) -> object:  # noqa: ARG002 - the world has its own
-        """Run the worker's loop for the test; return what it has put into its queue.
+        """Run the worker's loop for the test; return the result in its queue.
 
         Raises:
             Exception: The one of this rank's test.

@@ -1,25 +1,25 @@
 """Diagnoses running jobs that do not use this plugin, from outside and without disturbing them.
 
 * `machine` finds the worlds on this machine by the environment of their processes, and selects the
-  one that the user means.
+  user's world.
 * `processes` maps processes to ranks, and explains which right is missing to read a process.
   `numbering` finds the numbers of ranks that `spawn` or `multiprocessing` has started;
   `set_variables` reads a variable that they have set.
 * `reader` reads a job's ranks on this machine, `joined` those on several machines. `coroutines`
-  reads what asyncio's tasks await from the memory of a process, `stack_words` the names of the
+  reads the awaits of asyncio's tasks from the memory of a process, `stack_words` the names of the
   functions on the stacks of threads.
-* `parents` knows what the processes around the ranks do, `remains` what is left on stacks that
+* `parents` knows the processes around the ranks, `remains` the rest of old frames on stacks that
   threads of torch have taken over from a parent's.
 * `as_user` lets root look at another user's job with that user's rights, and `user_reader` reads
-  one that is judged together with the ranks of other machines.
+  such a job that is judged together with the ranks of other machines.
 * `waits` derives the operation that a thread is in from its frames, `mpi` an operation of MPI,
   `barriers` the id of a barrier of jax's coordination service.
 * `batons` finds files that a killed build of torch has left, and for which ranks wait.
-* `groups` tells apart operations that cannot be one; `gloo_groups` finds the members of a group by
+* `groups` separates operations that cannot be one; `gloo_groups` finds the members of a group by
   its connections.
 * `look` compares two snapshots of a job, and explains why a rank may still move.
 * `seen_world` judges the job, repeatedly until it stops moving if the user asks for that.
-* `shown` is what a look shows: page, verdict, and a page for a browser.
+* `shown` is the output of a look: page, verdict, and a page for a browser.
 * `parser` and `command` are ``multihost attach``.
 * `watch` is ``pytest --multihost-watch`` and ``multihost watch``.
 """

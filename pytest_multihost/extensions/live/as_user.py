@@ -1,6 +1,6 @@
 """Lets root look at another user's job with that user's rights only.
 
-What a job has in memory, and the files that it has mapped, are made by its user. So a child of root
+The memory of a job, and its mapped files, are made by its user. So a child of root
 takes that user's rights before it reads them, and its answer is text. A program that misleads the
 reader gets no more than it has: nor root's terminal, in which it could type, nor root's time.
 
@@ -48,11 +48,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What a look at a job has brought.
+    """The result of a look at a job.
 
     Attributes:
         page: The page for the terminal; empty if the job has ended.
-        html: The page for a browser; empty if nobody asked for it.
+        html: The page for a browser; empty if it was not asked for.
         is_hung: Whether the job seems to hang.
     """
 
@@ -137,7 +137,7 @@ def become(user: User) -> None:
 def as_user(user: User, read: Callable[[], T], kind: type[T], *, limit_s: float = LIMIT_S) -> T:
     """Call a function in a child with a user's rights, and return its result.
 
-    What the child writes to standard error is printed.
+    The child's standard error is printed.
 
     Args:
         kind: The type of the result, which travels as JSON.
@@ -174,7 +174,7 @@ def as_user(user: User, read: Callable[[], T], kind: type[T], *, limit_s: float 
 
 
 def _await(child: int, said: int, limit_s: float) -> None:
-    """Print what a child says until it ends.
+    """Print the lines of a child until it ends.
 
     Raises:
         MultihostError: Another process has stopped it, or it takes too long.
@@ -195,7 +195,7 @@ def _print_lines(said: int, text: bytes) -> bytes:
     """Print the lines that a child has written, waiting a moment for one; return the last part.
 
     Args:
-        text: What it has written of a line before.
+        text: The earlier part of a line.
     """
     is_there = select.select([said], [], [], _LOOK_S)[0]
     part = os.read(said, _MAX_LINE) if is_there else b""

@@ -1,7 +1,7 @@
 """Reads the id of a barrier of jax's coordination service from the call that waits at it.
 
-The call ends in C++, so the innermost frame of Python is the one that has made it. Its line shows
-the expression of the id, and its variables show what the expression was made of.
+The call ends in C++, so the innermost frame of Python has made it. Its line shows
+the expression of the id, and its variables show the parts of the expression.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def barrier_of_call(lines: Sequence[str], line: int, values: Mapping[str, str]) 
 
 
 def _seconds(milliseconds: str) -> float | None:
-    """Return how long a number of milliseconds is; None if the text is no product of numbers."""
+    """Return how long a number of milliseconds is; None if the text is not a product of numbers."""
     if not _PRODUCT.fullmatch(milliseconds):
         return None
     return math.prod(map(int, milliseconds.split(" * "))) / 1000

@@ -51,7 +51,7 @@ def _paths(values: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 
 def left_behind(files: Mapping[int, str]) -> tuple[str, ...]:
-    """Return a sentence for each file for whose removal ranks wait and that nobody has open."""
+    """Return a sentence for each file for whose removal ranks wait and that no process has open."""
     return tuple(
         _sentence(path, sorted(ranks))
         for path, ranks in group_by_value((p, rank) for rank, p in files.items()).items()

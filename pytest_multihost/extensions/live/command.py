@@ -61,7 +61,7 @@ _RANK = "PYTEST_MULTIHOST_RANK"
 
 
 def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
-    """Print what a job's ranks do and which one the others wait for; return 0 if it seems to hang.
+    """Print the state of a job's ranks and the culprit; return 0 if the job seems to hang.
 
     A command that names no job lists those of this machine, and returns 0.
 
@@ -129,7 +129,7 @@ def _show(
     options: argparse.Namespace,
     user: User | None = None,
 ) -> int:
-    """Print what a job's ranks do; return the exit code.
+    """Print the state of a job's ranks; return the exit code.
 
     Args:
         user: Whose rights the process that reads them takes; None: none but its own.
@@ -155,7 +155,7 @@ def _look(
     options: argparse.Namespace,
     screen: Screen,
 ) -> Texts:
-    """Read and judge a job; return what is to be shown of it."""
+    """Read and judge a job; return its output."""
     judge = partial(judge_job, job, reader, context, reads_native=options.native)
     judged = (
         follow(reader, judge, _say, patience_s=options.patience)
@@ -193,7 +193,7 @@ def _printable(line: str) -> str:
 
 
 def _asked(worlds: Worlds) -> Job | None:
-    """Print the jobs of this machine; on a terminal, return the one that the user chooses."""
+    """Print the jobs of this machine; on a terminal, return the user's choice."""
     sys.stdout.write("\n".join(_listed(worlds)) + "\n")
     if not (worlds.found and sys.stdin.isatty() and sys.stdout.isatty()):
         return None
@@ -244,7 +244,7 @@ Show = Callable[[Job, JobReader], int]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What this machine has of the job.
+    """The part of the job on this machine.
 
     Attributes:
         reader: Reads the ranks; None if they may not be read.
@@ -257,7 +257,7 @@ class Found:
 
 
 def found_here(choose: Callable[[], Job | Worlds], read: Callable[[Job], JobReader]) -> Found:
-    """Return what this machine has of the job.
+    """Return the part of the job on this machine.
 
     Args:
         choose: Returns the job, or the jobs of this machine if it is not clear which one.

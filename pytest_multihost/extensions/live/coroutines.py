@@ -1,11 +1,12 @@
-"""Read what the tasks of an event loop await from the memory of a process that knows nothing of it.
+"""Read the awaits of an event loop's tasks from the memory of a process that does not cooperate.
 
 A coroutine that awaits is on no thread's stack: the stack ends in the event loop. But a loop was
 run for a task, whose address py-spy prints, and later tasks follow it in the lists of the garbage
-collector. Each task has its coroutine, and each coroutine has what it awaits on top of its stack.
+collector. Each task has its coroutine, and each coroutine has its awaited object on top of its
+stack.
 
 The process may change its objects meanwhile. So every object's type is checked by its name, each
-number is bounded, and what does not fit is left out.
+number is bounded, and a value that does not fit is left out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _GENERATION = 24
 
 
 def awaited_by(pid: int, thread: SpiedThread, root: str) -> tuple[TaskState, ...]:
-    """Return what the tasks of the event loop that a thread runs await; none if that is unknown.
+    """Return the states of the tasks of a thread's event loop; none if they are unknown.
 
     Args:
         root: Directory against which paths are shown.
@@ -76,7 +77,7 @@ class _Objects:
     kinds: dict[int, bool] = field(default_factory=dict)
 
     def tasks(self, first: int, root: str) -> Iterator[TaskState]:
-        """Yield what a task and all younger ones await."""
+        """Yield the states of a task and of all younger ones."""
         for address in (first, *self._younger(first)):
             chain = list(self._chain(self._coroutine(address)))
             if chain:

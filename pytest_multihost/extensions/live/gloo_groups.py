@@ -2,7 +2,7 @@
 
 gloo connects each member of a group with all others when the group is made, and runs one thread for
 each group (``gloo_tcp_loop``), whose epoll watches exactly these connections. A rank to which none
-of them leads is no member, so nobody waits for it in an operation of that group. Processes of
+of them leads is not a member, so no rank waits for it in an operation of that group. Processes of
 several programs each have a default group of their own: the first that they have made.
 """
 

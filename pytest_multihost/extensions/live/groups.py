@@ -1,7 +1,7 @@
 """Decides which operations of a job's ranks cannot be one, where frames do not show the groups.
 
 Frames show neither the members of a group nor the number of a call. As long as a rank is in no
-operation, it is the likelier reason for the waits of the others. If all ranks wait, those that can
+operation, it is the likelier reason for the waits of the others. If all ranks wait, ranks that can
 never match wait for each other: in two groups that were entered in opposite orders, for instance.
 """
 
@@ -120,7 +120,8 @@ def _apart(operation: Operation, number: int, name: str) -> Operation:
     """Return an operation of a group that is none of the others.
 
     Args:
-        name: What holds the group on this rank and on none with another group; empty if unknown.
+        name: The variable that holds the group on this rank and on no rank with another group;
+            empty if unknown.
     """
     detail = f"of group `{name}`" if name else "of a group"
     return replace(operation, scope=Scope("group", str(number)), detail=detail)

@@ -38,7 +38,7 @@ _STACKS_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one machine has of the job.
+    """The part of the job on one machine.
 
     Attributes:
         job: The ranks on this machine; None if there are none.
@@ -71,7 +71,7 @@ def this_machine(job: Job | None, why: str) -> Machine:
 
 
 def machine_of(peer: Companion) -> Machine:
-    """Ask a companion what it has found on its machine.
+    """Ask a companion for its machine's part of the job.
 
     Raises:
         LaunchError: The companion is gone, or cannot take part.
@@ -154,7 +154,7 @@ class JoinedReader:
         )
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
-        """Return what the stacks show, read on all machines at the same time.
+        """Return the facts in the stacks, read on all machines at the same time.
 
         Args:
             reads_native: Whether threads may be stopped for a moment to read native frames.

@@ -1,8 +1,8 @@
-"""Takes two snapshots of a running job, reads stacks in between, and reports what may still move.
+"""Takes two snapshots of a running job, reads stacks in between, and reports the possible moves.
 
-A rank that computes, or whose child computes, may merely be late: nobody can tell that it hangs.
-The same holds for a rank that sleeps for some seconds, or that reads what a process outside the job
-may write.
+A rank that computes, or whose child computes, may only be late: a hang is not visible.
+The same holds for a rank that sleeps for some seconds, or that reads data that a process outside
+the job may write.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Look:
         limited: By rank, the operation that its runtime may abort soon, or at a time that cannot be
             seen, one sentence each.
         apart: Ranks that wait for a thread of the runtime that performs an operation.
-        unobserved: What else could not be read, one sentence each.
+        unobserved: Other things that could not be read, one sentence each.
         moving: By rank, why it may still move by itself.
-        left_behind: What ranks wait for that a killed process has left, one sentence each.
+        left_behind: The remains of a killed process that ranks wait for, one sentence each.
         left: Ranks with a thread that was in an operation and has run between the snapshots.
         blockers: Why it is not proven that nothing can move, one sentence each.
         is_proven: Whether it is proven that nothing can move.
@@ -138,7 +138,8 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         _with_wait(each, waits.get(each.rank, SeenWait()).operation)
         for each in _ranks(job, before, stacks)
     ]
-    # Whether a wait at a socket may end is judged by the socket: anybody may connect to a listener.
+    # Whether a wait at a socket may end is judged by the socket: any process may connect to a
+    # listener.
     operations = tuple(map(_as_entered, by_frames))
     ranks = tuple(
         each if each.operations else _with_wait(each, at_sockets.get(each.rank))
@@ -192,8 +193,8 @@ def without_servers(
 ) -> Mapping[int, Operation]:
     """Return the waits at sockets, without those for a client that some other client waits for.
 
-    The loop of a server accepts whoever comes. It does not wait for a rank that has not come while
-    one that has come waits for its answer.
+    The loop of a server accepts any client. It does not wait for a rank that has not come while
+    a connected one waits for its answer.
     """
     asked = {each.peer for each in waits.values() if each.kind == "transfer"}
     serving = {each.rank for each in dumps if any(map(_is_server_loop, each.threads))}
@@ -235,7 +236,7 @@ def _handles_end(now: KernelSnapshot) -> bool:
 def _waits(
     now: KernelSnapshot, operations: Iterable[Operations], spinning: Collection[int]
 ) -> Mapping[int, tuple[object, ...]]:
-    """Return what identifies the wait of each rank in an operation, except those that spin."""
+    """Return the identity of each rank's wait in an operation, except spinning ranks."""
     keys = {(rank, e.tid): e.wait_key for rank, each in now.ranks.items() for e in each.threads}
     return {
         each.rank: keys[each.rank, one.thread]
@@ -258,7 +259,7 @@ def _end(ends_in_s: float | None) -> str:
 
 
 def _wakes_inside(wait: SeenWait, main: int) -> bool:
-    """Return whether a main thread may wake up while it waits for one that performs an operation.
+    """Return whether a main thread may wake up while it waits for the thread of its operation.
 
     A main thread that waits for something else, such as another thread of Python, is not inside.
     """

@@ -1,7 +1,7 @@
 """Finds the worlds on this machine by the variables that launchers set for their processes.
 
 The shells and tools that start a rank have these variables as well, and its children inherit them.
-Where several processes have the same rank, the outermost one that runs Python is the rank. A
+Where several processes have the same rank, the outermost Python process is the rank. A
 process that has started ranks of another world is their launcher: torchrun under srun has a rank
 from Slurm.
 
@@ -38,7 +38,7 @@ from pytest_multihost.extensions.live.processes import (
 
 _TRACKER = re.compile(r"multiprocessing\.resource_tracker")
 _FORKSERVER = re.compile(r"multiprocessing\.forkserver")
-"""Processes that Python itself starts beside those of a program. Those that a fork server forks
+"""Processes that Python itself starts beside those of a program. Forks of a fork server
 have its command line."""
 
 _DIGITS = 10

@@ -215,7 +215,7 @@ def _name(method: str, shown: str) -> str | None:
     """Return the operation that a method of an object performs; None if it performs none.
 
     Args:
-        shown: The object as text; empty if it is no variable of the function.
+        shown: The object as text; empty if it is not a variable of the function.
     """
     found = _OBJECT.match(shown)
     if shown and found is None:  # a socket has a method `recv`, too

@@ -4,9 +4,9 @@
 processes or give tasks to a pool: in a variable with a name such as `rank`, or in an argument of
 the function that runs there. The stacks show it. A program may also set RANK itself. The other
 numbers are guessed from the order in which the processes were started. A worker of a pool that has
-no task is no rank.
+no task is not a rank.
 
-`alone` is for a process whose children have ended, or wait for tasks: it is looked at itself.
+`alone` is for a process whose children have ended, or wait for tasks: it is judged itself.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def numbered(pids: Sequence[int], launcher: int) -> Job | None:
     given = {pid: found for pid in order if (found := given_number(threads.get(pid, ())))}
     spawned = {pid: each for pid, each in given.items() if each.is_by_spawn}
     name = f"process {launcher}"
-    if spawned:  # others, such as those of a data loader of the launcher, are no ranks
+    if spawned:  # others, such as those of a data loader of the launcher, are not ranks
         order = [pid for pid in order if pid in spawned or not threads.get(pid)]
         ranks = {pid: each.rank for pid, each in spawned.items()}
         return job_of(order, ranks, spawned_size(threads.get(_LAUNCHER, ())), name)
@@ -100,7 +100,7 @@ def job_of(
 
     Args:
         order: The processes in the order of their start.
-        given: The numbers of those that say one; if two say the same, none is believed.
+        given: The numbers of processes that say one; if two say the same, none is believed.
         size: Number of ranks; None if it is unknown.
         how: How the processes say their number, for the report.
         is_told: Whether a number may be larger than that of the processes here: others may have

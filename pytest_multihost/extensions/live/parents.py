@@ -1,8 +1,8 @@
-"""What the processes around the ranks do: a test that waits for ranks which it has started.
+"""The processes around the ranks: a test that waits for ranks which it has started.
 
-The parent is a process of the world, so whatever may end its wait keeps the ranks from being proven
-to hang. Some of its threads wake up all the time, or wait for somebody outside, and yet can end no
-wait of a test. Their stacks show which these are.
+The parent is a process of the world, so a possible end of its wait prevents the proof that the
+ranks hang. Some of its threads wake up all the time, or wait for a process outside, and yet can end
+no wait of a test. Their stacks show which these are.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _SECONDS = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
 
 
 def is_watcher(pid: int) -> bool:
-    """Return whether a process only watches its descendants, and so is no rank."""
+    """Return whether a process only watches its descendants, and so is not a rank."""
     stat = read_stat(f"/proc/{pid}")
     return stat is not None and stat.name == WATCHER
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """Yield the parent of a process, its parent and so on, without those that only watch."""
+    """Yield the parent of a process, its parent and so on, without watchers."""
     while pid > 1 and (stat := read_stat(f"/proc/{pid}")) is not None:
         pid = stat.parent
         above = read_stat(f"/proc/{pid}") if pid > 0 else None
@@ -93,7 +93,7 @@ def looks_in_turns(
 
 
 def _serves(pid: int) -> bool:
-    """Return whether a process is one that Python or torch has started to serve the ranks."""
+    """Return whether a process was started by Python or torch to serve the ranks."""
     stat = read_stat(f"/proc/{pid}")
     if stat is None:
         return False
@@ -131,7 +131,7 @@ def threads_of_others(threads: Mapping[int, Sequence[SpiedThread]]) -> frozenset
 
 
 def _is_of_others(thread: SpiedThread) -> bool:
-    """Return whether only a plugin's code, and what the standard library does for it, is there."""
+    """Return whether only a plugin's code, and the standard library's work for it, is there."""
     files = [frame.file for frame in thread.frames]
     own = [each for each in files if not _LIBRARY.search(each)]
     if thread.name.startswith(_TIMER):

@@ -238,7 +238,7 @@ _RANK_AND_PID = re.compile(r"(?:(\d{1,6})=)?(\d{1,10})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's ranks on this machine, or on several that are looked at together.
+    """A job's ranks on this machine, or on several machines together.
 
     Attributes:
         size: Number of all ranks of the job, here or elsewhere.

@@ -101,10 +101,10 @@ class Stacks:
         dumps: The stacks that could be read.
         gil_holders: Ranks whose main thread holds the GIL.
         unread: By rank, why its stacks could not be read.
-        unobserved: What else could not be read, one sentence each.
+        unobserved: Other things that could not be read, one sentence each.
         native: By rank, native frames of the main thread, if they were read.
         lines: The user's lines on the stacks, from files on the ranks' own machine.
-        left: What ranks wait for that a killed process has left, one sentence each.
+        left: The remains of a killed process that ranks wait for, one sentence each.
         in_turns: Threads that only look for ended processes, and until when.
         are_parents_busy: Whether a program of Python that has started ranks runs, or will run by
             a timer of its own: it may be about to end them.
@@ -133,7 +133,7 @@ class JobReader(Protocol):
         """Return a snapshot of all threads and file descriptors."""
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
-        """Return what the stacks show, some time after the last deep snapshot.
+        """Return the facts in the stacks, some time after the last deep snapshot.
 
         Args:
             reads_native: Whether threads may be stopped for a moment to read native frames.
@@ -196,7 +196,7 @@ class LocalReader:
         return self._before
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
-        """Return what the stacks show, at least half a second after the last deep snapshot.
+        """Return the facts in the stacks, at least half a second after the last deep snapshot.
 
         Args:
             reads_native: Whether threads may be stopped for a moment to read native frames.
@@ -243,7 +243,7 @@ class LocalReader:
         )
 
     def _dump(self, rank: int, threads: Sequence[SpiedThread]) -> Dump:
-        """Return the stacks of a rank, with what the tasks of the main thread's loop await."""
+        """Return the stacks of a rank, with the states of the tasks of the main thread's loop."""
         main = next((each for each in threads if each.is_main), None)
         root = self.context.root
         tasks = awaited_by(self.job.pids[rank], main, root) if main is not None else ()
@@ -252,7 +252,7 @@ class LocalReader:
     def _steady(
         self, waits: Mapping[int, SeenWait], threads: Mapping[int, Sequence[SpiedThread]]
     ) -> Mapping[int, SeenWait]:
-        """Return the waits; of ranks that spin, only those that look the same each time."""
+        """Return the waits; of spinning ranks, only waits that look the same each time."""
         spin = {rank for rank, each in waits.items() if each.spins}
         for _ in range(_SAMPLES if spin else 0):
             time.sleep(_SAMPLE_S)
@@ -418,7 +418,7 @@ class _Seen:
         label: str | None,
         native: Sequence[NativeThread] | None,
     ) -> SeenWait:
-        """Return what a runtime's native functions on the rank's stacks show, else `wait`."""
+        """Return the wait in a runtime's native functions on the rank's stacks, else `wait`."""
         process = self.now.ranks.get(rank)
         if process is None or label not in _READ:
             return wait
@@ -485,7 +485,7 @@ class _Seen:
     def _placed(
         self, found: Operation, rank: int, wait: SeenWait, *, polls: bool, is_of_xla: bool
     ) -> Operation:
-        """Return an operation at the user's line; a polled operation is one nobody waits in.
+        """Return an operation at the user's line; no thread waits in a polled operation.
 
         jax's main thread wakes up while it waits; the thread that is in the collective does not.
         """

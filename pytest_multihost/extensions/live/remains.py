@@ -1,4 +1,4 @@
-"""Tells what is left on the stacks of threads that are none of Python's.
+"""Recognizes old return addresses on the stacks of threads that are none of Python's.
 
 A process that forks has the stacks of its parent's threads, and libc gives them to the threads that
 begin later. So a thread of torch in a forked rank may have return addresses of the interpreter on

@@ -1,7 +1,7 @@
 """Judges a running job by its wait-for graph, like any other world.
 
 The ranks recorded nothing. Which call of an operation a rank is in is therefore unknown, and no
-culprit is certain. The graph lacks ranks on machines that nobody looks at, and ranks that may wait
+culprit is certain. The graph lacks ranks on machines that are not read, and ranks that may wait
 in a runtime's C++ code without a Python frame. A rank that others wait for but that may still make
 progress is named, but not reported as hung.
 
@@ -37,7 +37,7 @@ _OUTSIDE = Origin(
     is_counted=False,
     is_proof=False,
 )
-"""A look at a running job: it shows frames, and a slow rank looks like one that hangs."""
+"""A look at a running job: it shows frames, and a slow rank looks like a hanging one."""
 
 _CANNOT_TELL = (
     "seen from outside: the number of an operation is unknown, and so is its group unless that is"
@@ -60,7 +60,7 @@ class SeenJob:
         judged: Its judgement; its outcome is hung only if nothing seems to move.
         waits: By rank that waits in an operation, the identity of this wait.
         is_proven: Whether it is proven that nothing in the job can move.
-        left_behind: What ranks wait for that a killed process has left, one sentence each.
+        left_behind: The remains of a killed process that ranks wait for, one sentence each.
     """
 
     judged: Judgement
@@ -140,8 +140,8 @@ def _exited(look: Look) -> frozenset[int]:
 def _is_waited_for(look: Look, found: Diagnosis) -> bool:
     """Return whether a rank waits for another one, is stopped, holds the GIL or is proven stuck.
 
-    A rank that waits for itself may do so until its parent, or a signal, ends it. One that sleeps
-    goes on by itself, however late.
+    A rank that waits for itself may do so until its parent, or a signal, ends it. A rank that
+    sleeps goes on by itself, however late.
     """
     is_timed = any(
         each.activity is not None and each.activity.ends_in_s is not None
@@ -350,7 +350,7 @@ class _Finding:
     def has_lasted(self, still: Mapping[int, float], at_s: float, seconds: float) -> bool:
         """Return whether the finding is this old and all ranks of one side have rested since.
 
-        If both sides move, the culprit is merely the slowest rank, which is found every time.
+        If both sides move, the culprit is only the slowest rank, which is found every time.
         """
         return at_s - self.since_s >= seconds and any(
             bool(side)

@@ -1,4 +1,4 @@
-"""What a look at a job shows: its page, its verdict, and the page for a browser."""
+"""The output of a look at a job: its page, its verdict, and the page for a browser."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def texts_of(
     shows_native: bool = False,
     has_html: bool = False,
 ) -> Texts:
-    """Return what is shown of a job.
+    """Return the texts about a job.
 
     Args:
-        screen: What shows the page; None: standard output.
+        screen: The output for the page; None: standard output.
         shows_native: Whether native frames are shown, if they were read.
-        has_html: Whether somebody has asked for the page for a browser.
+        has_html: Whether the user has asked for the page for a browser.
     """
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))

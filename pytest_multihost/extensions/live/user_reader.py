@@ -31,7 +31,7 @@ class UserReader:
         return as_user(self.user, self.reader.deep_snapshot, KernelSnapshot)
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
-        """Return what the stacks show.
+        """Return the facts in the stacks.
 
         Args:
             reads_native: Whether threads may be stopped for a moment to read native frames.

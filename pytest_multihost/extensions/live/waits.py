@@ -42,7 +42,7 @@ _NUMBER, _NUMBERS = re.compile(r"\d{1,9}", re.ASCII), re.compile(r"\[[\d, ]+\]",
 
 @dataclass(frozen=True, slots=True)
 class SeenWait:
-    """What the frames of a main thread show.
+    """The wait that the frames of a main thread show.
 
     Attributes:
         is_unclear: Whether the thread may be in an operation that Python frames do not show.
@@ -107,7 +107,7 @@ def seen_wait(
     is_blocked: bool,
     values: Sequence[Mapping[str, str]] = (),
 ) -> SeenWait:
-    """Return what the frames of a rank's main thread show.
+    """Return the wait that the frames of a rank's main thread show.
 
     Args:
         source: The text of the user's innermost line; empty if it cannot be read.
@@ -150,7 +150,7 @@ def _holders(
             yield from (f"{function} {name}{place}" for place in _places_in(each, given))
     expressions = {each.replace(" ", "") for each in _GIVEN.findall(source)}
     own = values[users[0]] if values else {}
-    # The variables of a module are no locals, so only its line shows which one is given.
+    # The variables of a module are not locals, so only its line shows which one is given.
     if len(expressions) == 1 and not expressions & own.keys():
         function = f"{frames[users[0]].file}:{frames[users[0]].function}"
         yield f"{function} {expressions.pop()}"
@@ -206,7 +206,7 @@ def _with_arguments(
     """Return an operation with the peer or root and the group that its arguments show.
 
     Args:
-        collective: What the function performs; None for a transfer.
+        collective: The collective of the function; None for a transfer.
         around: Variables of torch's wrapper around it, which still hold the caller's arguments.
         caller: Variables of the function that has called it.
     """

@@ -1,7 +1,7 @@
 """Puts a process above this one, which watches and otherwise is as if it were not there.
 
 It has to be an ancestor: on many machines only ancestors may read a process. So this process forks,
-and its child goes on. The parent passes on signals that somebody sends to it alone, stops when the
+and its child goes on. The parent passes on signals that a process sends to it alone, stops when the
 child is stopped, and ends as the child ends. If the parent is killed, so is the child.
 """
 

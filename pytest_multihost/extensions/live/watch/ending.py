@@ -40,7 +40,7 @@ def awaits_pool(dumps: Iterable[Dump]) -> bool:
 
 
 def end_ranks(pids: Iterable[int]) -> None:
-    """Kill ranks, and what they have started."""
+    """Kill ranks, and their descendants."""
     for pid in pids:
         for each in (*descendants_of(pid), pid):
             with suppress(ProcessLookupError):

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a process of pytest has told.
+    """The message of a process of pytest.
 
     Attributes:
         number: Counts the tests of this process, each time that one is run.
@@ -36,7 +36,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the watcher has found out about a test.
+    """The watcher's findings about a test.
 
     Attributes:
         number: The test's number, as its process has told.

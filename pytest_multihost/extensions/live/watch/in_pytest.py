@@ -23,7 +23,7 @@ _FOLDER = "watched"
 
 @dataclass(slots=True)
 class Watched:
-    """Tells the watcher which test runs, and adds its answer to the report of one that fails.
+    """Tells the watcher which test runs, and adds its answer to the report of a failed one.
 
     Attributes:
         number: The number of the present test.

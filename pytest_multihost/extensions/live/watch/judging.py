@@ -1,4 +1,4 @@
-"""Finds the jobs that a test has started, judges them, and says what is found.
+"""Finds the jobs that a test has started, judges them, and words the findings.
 
 The watcher imports this only when a job has come to rest.
 """
@@ -20,7 +20,7 @@ from pytest_multihost.extensions.live.watch.ending import awaits_pool, is_of_poo
 
 
 def summary_of(job: Job, seen: SeenJob) -> str:
-    """Return what is said of a hang; of a test whose ranks have ended or are idle, where it is."""
+    """Return the sentence on a hang; of a test whose ranks have ended or are idle, its place."""
     found = seen.judged.diagnosis
     if found is None:
         return str(seen.judged.finding.reason)

@@ -1,10 +1,10 @@
-"""What the process above pytest does: it looks for jobs that have come to rest, and judges them.
+"""The work of the process above pytest: it finds jobs that have come to rest, and judges them.
 
 It looks only once nothing below it has worked for a while, and then ever more seldom. It says one
 line when it is proven that neither the ranks nor the test that has started them can move, and keeps
-the page of the last look for the test's report. It signals nobody, except with `END`.
+the page of the last look for the test's report. It signals no process, except with `END`.
 
-Most runs never come to rest. So what judges a job is imported for the first look only.
+Most runs never come to rest. So the judging code is imported for the first look only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_multihost.extensions.live.seen_world import SeenJob
 
 STILL_S = 1.0
-"""How long nothing must work before a job is looked at."""
+"""How long nothing must work before a look at a job."""
 
 STILL_LONG_S = 4.0
 """The same after a look, until the looks have used no more than `_SHARE` of a processor."""
@@ -44,13 +44,13 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 """Time from one look to the next: at first, and at most."""
 
 _ALWAYS = "PYTEST_MULTIHOST_WATCH_ALWAYS"
-"""A variable of benchmarks: jobs are looked at although they work, and looks are written to a file.
+"""A variable of benchmarks: looks are taken although jobs work, and looks are written to a file.
 
 It is the path of this file, which has one JSON object a line.
 """
 
 ENDS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals with which somebody ends the run: the ranks work again then, to end."""
+"""Signals with which a user ends the run: the ranks work again then, to end."""
 
 ENDING_S = 3.0
 """How long after such a signal the pages are shown although the run has not ended."""
@@ -64,10 +64,10 @@ class _Watch:
     """One test that runs.
 
     Attributes:
-        told: What its process has told.
+        told: The last message of its process.
         still_s: Since when nothing has worked.
         next_s: When it is worth looking again.
-        seen: The tree when it was looked at.
+        seen: The tree at the last look.
         had_children: Whether it has started processes.
         is_said: Whether the line has been written.
         is_kept: Whether the page stays, whatever the ranks do.
@@ -135,7 +135,7 @@ class Watcher:
             self._look.start()
 
     def keep(self) -> None:
-        """Keep the pages of the tests that run now: somebody ends the run."""
+        """Keep the pages of the tests that run now: a user ends the run."""
         self._kept_s = min(self._kept_s, time.monotonic())
         for each in self._watches.values():
             each.is_kept = True
@@ -249,7 +249,7 @@ class Watcher:
             end_ranks(job.pids.values())
 
     def _is_in_call(self, pid: int, watch: _Watch) -> bool:
-        """Return whether the function of a test still runs that was looked at."""
+        """Return whether a test's function still runs since the look at it."""
         told = told_in(self.folder).get(pid)
         return watch.told.is_call and (
             told is None or (told.number, told.is_call) == (watch.told.number, True)
@@ -270,7 +270,7 @@ class Watcher:
 
 
 def _used_s() -> float:
-    """Return the processor time of this process and of those that it has waited for, as py-spy."""
+    """Return the processor time of this process and of its ended children, as py-spy."""
     now = os.times()
     return now.user + now.system + now.children_user + now.children_system
 
