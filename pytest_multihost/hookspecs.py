@@ -187,7 +187,7 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
 
 @hookspec(firstresult=True)
 def pytest_multihost_fault_planner(kinds: Sequence[Sequence[FaultKind]]) -> FaultPlanner | None:
-    """Return what reads and checks the faults of tests and scripts.
+    """Return a planner that reads and checks the faults of tests and scripts.
 
     Called in pytest's own process, or by ``multihost run``, when the first world is planned.
 
@@ -198,7 +198,7 @@ def pytest_multihost_fault_planner(kinds: Sequence[Sequence[FaultKind]]) -> Faul
 
 @hookspec
 def pytest_multihost_recorders() -> Sequence[RecorderPart]:  # type: ignore[empty-body]
-    """Return what records the waits of libraries in ranks.
+    """Return recorders of the waits of libraries in ranks.
 
     Called in pytest's own process, or by ``multihost run``, when the first world is planned. The
     functions that the parts name are called in each rank that imports their module, and in each

@@ -579,7 +579,7 @@ def _unread(world: RunningWorld, *, is_last: bool) -> Sequence[Event]:
 
 
 def _interruption(error: KeyboardInterrupt) -> str:
-    """Return what interrupted the run: the signal if the exception names it, else Ctrl-C."""
+    """Return the cause of an interruption: the signal if the exception names it, else Ctrl-C."""
     return f"interrupted by {str(error) or 'Ctrl-C'}"
 
 

@@ -87,7 +87,7 @@ class _NoFaults:
 
 
 def offered_planner(hook: pluggy.HookRelay) -> FaultPlanner:
-    """Return what reads and checks faults in this process."""
+    """Return the planner that reads and checks faults in this process."""
     kinds = hook.pytest_multihost_faults()
     found: FaultPlanner | None = hook.pytest_multihost_fault_planner(kinds=kinds)
     return found or _NoFaults()

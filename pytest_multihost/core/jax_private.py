@@ -133,7 +133,7 @@ def text_of(program: JaxObject) -> tuple[str, str]:
 
 
 def started_by(executable: JaxObject) -> JaxObject:
-    """Return what starts a compiled program, an object of `START_PROGRAM`'s class."""
+    """Return the starter of a compiled program, an object of `START_PROGRAM`'s class."""
     return executable.unsafe_call
 
 

@@ -77,7 +77,7 @@ def local_mesh_scope(mesh: Mesh) -> Iterator[None]:
 
 
 def without_context_mesh(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Return a function that does what `call` does, in a thread without a context mesh.
+    """Return a function that runs `call` in a thread without a context mesh.
 
     `without_context_mesh(checkpointer.restore)(path, args=args)` works with every version of orbax
     and jax: a context mesh belongs to a thread, and a new one has none. Context variables are

@@ -212,7 +212,7 @@ ProcessGroup = Any
 """A process group of torch's, which the type checker does not see."""
 
 Device = Any
-"""A torch.device, or what makes one."""
+"""A torch.device, or an argument of its constructor."""
 
 
 Coverage = Literal["all_pairs", "barrier"]

@@ -279,8 +279,8 @@ def _differences(of_all: Mapping[int, str], odd: Sequence[int]) -> Iterator[str]
 def _digest(leaf: _Leaf) -> str:
     """Return a digest of a leaf: type, shape and bits.
 
-    Of what stays as it is, only arrays count, with type and shape: this process cannot read the
-    rest of them, and a function or a text may rightly be another in each process.
+    Of leaves that stay as they are, only arrays count, with type and shape: this process cannot
+    read the rest of them, and a function or a text may rightly be another in each process.
     """
     import numpy
 

@@ -40,7 +40,7 @@ FIX = Fix(
 )
 
 Prefill = Literal["region", "absolute"]
-"""By what receives are counted: `"region"`, the fix, or `"absolute"`, the bug as published."""
+"""How receives are counted: `"region"`, the fix, or `"absolute"`, the bug as published."""
 
 Address = tuple[str, int]
 Region = tuple[int, int]
@@ -70,14 +70,14 @@ def orphans(
 ) -> tuple[int, ...]:
     """Return how many receives of each wire no send of the same message will fill.
 
-    The receiver hangs if, and only if, there is any; see the module for what else it may do. Works
+    The receiver hangs if, and only if, there is any; see the module for its other reactions. Works
     for every way to cut a message, also for that of your own transport.
 
     Args:
         regions: Of all wires.
         chunk: Bytes of a frame.
         pipeline: How many receives may be posted at a time.
-        prefill: By what receives are counted.
+        prefill: How receives are counted.
     """
     return tuple(
         _posted_first((start, end), chunk, pipeline, prefill)
@@ -168,7 +168,7 @@ class Link:
         return bytes(receiving.message)
 
     def receiving(self, size: int) -> Receiving:
-        """Post the first receives of a message, and return what goes on with it step by step."""
+        """Post the first receives of a message, and return the object that takes its frames."""
         regions, layout = split(size, self.layout.wires), self.layout
         posted = [
             _posted_first(region, layout.chunk, layout.pipeline, layout.prefill)
@@ -240,7 +240,7 @@ class Receiving:
         return bool(ready)
 
     def _complete(self, wire: int) -> None:
-        """Take a frame, keep what of it is in the region, and post the next receive."""
+        """Take a frame, keep its part in the region, and post the next receive."""
         layout, offset, end = self.link.layout, self.offsets[wire], self.regions[wire][1]
         frame = bytearray()
         while len(frame) < layout.chunk:

@@ -1,4 +1,4 @@
-"""Intercept what Python code does with files and folders.
+"""Intercept the calls of Python code on files and folders.
 
 Nothing is replaced before there is an observer, and everything is put back after the last. For an
 observed path, `open` returns a file object that reports its calls, and the functions of `os` that
@@ -348,7 +348,7 @@ def _buffered(
     buffering: int,
     for_text: tuple[str | None, str | None, str | None],
 ) -> Result:
-    """Return what `open` returns for `mode`, over `raw`."""
+    """Return the file object of `open` for `mode`, over `raw`."""
     if buffering == 0:
         return raw
     kind: Function = io.BufferedReader if "r" in mode else io.BufferedWriter

@@ -114,7 +114,7 @@ class ScriptedLauncher:
         self._pending.sort(key=lambda due: due[0])  # stable: the script's order within one instant
 
     def wait(self, timeout_s: float) -> list[Event]:
-        """Advance the clock to the next event, at most by `timeout_s`, and return what happened."""
+        """Advance the clock to the next event, at most by `timeout_s`, and return its events."""
         self.moved_bytes += self.bytes_per_wait
         due_s = self._pending[0][0] if self._pending else math.inf
         limit_s = self.clock.now() + timeout_s

@@ -1,7 +1,7 @@
 """An attempt: the one path from a world that runs to the records that its reader gets.
 
 * `observe`: run a world, and watch it. `progress`: the line about it meanwhile.
-* `judge`: what happened, and which rank is to blame.
+* `judge`: the outcome, and the rank to blame.
 * `apart`: both for a world that its caller compares with another one.
 * `write`: verdict, history, facts and page.
 * `rejudge`: the same judgement again, from the records alone.

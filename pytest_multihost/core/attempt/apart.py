@@ -32,7 +32,7 @@ def run_apart(  # noqa: PLR0913 - a world, its surroundings, and its judge
     early: Early = "fail",
     patience_s: float | None = None,
 ) -> Judgement:
-    """Run a world, and return what happened in it; its files stay.
+    """Run a world, and return its judgement; its files stay.
 
     Args:
         root: The folder to which files in texts are relative.

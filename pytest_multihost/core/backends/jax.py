@@ -34,7 +34,7 @@ _TIMEOUTS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_ti
 def runtime_timeout_s(world: WorldSpec) -> int | None:
     """Return one value for jax's own timeouts, in seconds, longer than the test's deadline.
 
-    None if runtimes keep their own timeouts, because the test is about what follows these.
+    None if runtimes keep their own timeouts, because the test is about their effects.
     """
     if world.keeps_timeouts:
         return None

@@ -22,7 +22,7 @@ _MARGIN_S = 60.0
 def group_timeout_s(world: WorldSpec) -> float:
     """Return a group timeout, in seconds, that the test's own deadline always precedes.
 
-    It is torch's own if runtimes keep theirs, because the test is about what follows it.
+    It is torch's own if runtimes keep theirs, because the test is about its effects.
     """
     if world.keeps_timeouts:
         return _TORCH_DEFAULT_S

@@ -5,14 +5,15 @@
 * `rank_states`: the state of each rank. `masked_symptoms`: errors that hide a runtime's timeout.
 * `wait_graph`: which rank waits for which.
 * `causes`: the sinks of that graph, each a `cause` of one of the `kinds`.
-* `refinements`: what makes a cause more precise, in order. `planned_freeze`: faults that freeze.
+* `refinements`: functions that make a cause more precise, in order. `planned_freeze`: faults that
+freeze.
   `partition_blame`: cuts of the network. `lock_deadlocks`, by `lock_cycles` of threads.
   `size_complaint`: ranks that gloo ends because of a size. `children`: which process of a rank.
   `other_programs`, `payloads`, `other_members`, `unmatched_transfers`: ranks that do not match.
 * `shared_failures`: failures of several ranks that have one cause.
 * `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
   `program_threads`: threads of a rank that run jitted programs at once, in an order left to chance.
-* `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`;
+* `build_diagnosis`: the diagnosis for users, with its `headline`, `evidence`, `places` and `notes`;
   `wording`: words that headlines have in common. `native_call` names the call that holds the GIL.
 
 Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`)

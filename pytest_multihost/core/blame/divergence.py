@@ -81,7 +81,7 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
 
 
 def _is_by_payload(cause: Cause, parting: Parting) -> bool:
-    """Return whether what members passed to an operation of this group does not match."""
+    """Return whether the members' payloads of an operation of this group do not match."""
     operation = cause.operation
     is_there = operation is not None and operation.group_key == parting.group
     return bool(cause.passed) and is_there
@@ -151,7 +151,7 @@ def _with_those_alike(parting: Parting, others: Sequence[Parting]) -> tuple[Part
 
 
 def _look_of(parting: Parting) -> tuple[object, ...]:
-    """Return what partings of groups that are alike have in common."""
+    """Return the key that is equal for partings that are alike."""
     sides = tuple(
         (each.operation and each.operation.name, each.frame, each.through, each.count)
         for each in parting.sides

@@ -128,7 +128,7 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
         if each.kind == "collective" and each.group_key == operation.group_key
     ]
     last = max(theirs, key=lambda each: each.sequence, default=None)
-    # A rank whose native code holds the GIL, or that died, does not tell what C++ code has called.
+    # A rank whose native code holds the GIL, or that died, does not report calls of C++ code.
     is_untold = operation.scope == FLIGHT_SCOPE and operation.group_key not in state.entered
     if last is None and (is_untold or not state.has_recorded(operation.group_key)):
         return Evidence(state.rank, "left no record of this group", "recorder")

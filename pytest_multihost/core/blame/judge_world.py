@@ -1,6 +1,6 @@
-"""Judge a world: what happened to it, which ranks made the others wait, and the evidence.
+"""Judge a world: its outcome, the ranks that made the others wait, and the evidence.
 
-Top-down: the world's history gives a finding (what happened to each rank), finding and snapshots
+Top-down: the world's history gives a finding (the outcome of each rank), finding and snapshots
 give the state of each rank, the states give the wait-for graph, its sinks give causes, and the
 first cause becomes the diagnosis.
 """

@@ -17,7 +17,7 @@ from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms, judge
 
 
 def judge_masked(result: WorldResult, symptoms: Symptoms) -> Finding:
-    """Return what happened to a world; exceptions that mask a symptom count as symptoms."""
+    """Return the outcome of a world; exceptions that mask a symptom count as symptoms."""
     plain = judge(result, symptoms)
     suspects = frozenset(
         each.facts.rank

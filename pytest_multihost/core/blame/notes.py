@@ -62,7 +62,7 @@ def notes(
 
 
 def _owed(cause: Cause, states: States, names: Names) -> Iterator[str]:
-    """Yield what ranks wait for that other ranks may provide; ranks with the same are together."""
+    """Yield the awaited things that other ranks may provide; ranks with the same are together."""
     concerned = {*cause.culprits, *cause.waiting, *cause.cycle}
     found = group_by_value(
         (owed, rank)

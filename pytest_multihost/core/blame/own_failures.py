@@ -24,7 +24,7 @@ from pytest_multihost.core.outcome.symptoms import Symptoms, is_closed_connectio
 
 
 def own_failures(finding: Finding, end: Diagnosis) -> list[tuple[RankFinding, str]]:
-    """Return the failures that the end of a world does not explain, with what happened.
+    """Return the failures that the end of a world does not explain, each with a sentence.
 
     Args:
         end: How it ended. The exceptions of culprits that raised are part of it.

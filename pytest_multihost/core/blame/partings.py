@@ -168,7 +168,7 @@ def _parting_at(group: _Group, evidence: Evidence, place: int, parts: Parts) -> 
 
 
 def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
-    """Return the first place where ranks entered what cannot match, or some did not enter."""
+    """Return the first place where ranks entered calls that cannot match, or some did not enter."""
     for place in range(group.first, group.last + 1):
         calls = {group.call(r, place) for r, each in group.of.items() if each.last >= place}
         if len(calls) > 1:
@@ -193,7 +193,7 @@ def _matched_by(group: _Group) -> Callable[[CallSite], object]:
     has_details = is_ours or group.is_of_requests
 
     def key(site: CallSite) -> object:
-        if site.name.startswith(PROGRAM_PREFIX):  # its collectives are what matches
+        if site.name.startswith(PROGRAM_PREFIX):  # only its collectives must match
             return PROGRAM_PREFIX, site.detail
         return family(site.name), site.root, site.detail if has_details else ""
 
@@ -280,7 +280,7 @@ def _is_repeated(
 
 
 def _sides(group: _Group, place: int, parts: Parts) -> tuple[Side, ...]:
-    """Return what ranks did at a place, the smallest side first."""
+    """Return the operations of ranks at a place, the smallest side first."""
     entered = group.entered(place)
     ordered = sorted(map(sorted, parts), key=lambda ranks: (len(ranks), ranks))
     sites = [entered[ranks[0]] for ranks in ordered if ranks[0] in entered]

@@ -101,7 +101,7 @@ def _spans(wait: Wait, pairs: Iterable[Pair], spec: WorldSpec) -> bool:
 
 
 def effect_evidence(result: WorldResult) -> Iterator[Evidence]:
-    """Yield what faults did between hosts when the world hung or broke."""
+    """Yield the effects of faults between hosts when the world hung or broke."""
     for event, begun, effect in _in_force_at_end(result):
         when = f"+{event.at_s - result.started_s:.2f} s"
         yield Evidence(event.rank, f"{effect.words} since {when}, by {begun.fault}", "fault")

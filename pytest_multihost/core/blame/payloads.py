@@ -31,7 +31,7 @@ def as_other_payload(cause: Cause, states: States) -> Cause:
 
 
 def as_mismatch_of_payloads(cause: Cause, operation: Operation, states: States) -> Cause:
-    """Return a mismatch of what ranks pass to an operation, or the cause if they agree."""
+    """Return a mismatch of the ranks' payloads of an operation, or the cause if they agree."""
     passed = dict(_payloads(operation, cause, states))
     sorts = group_by_value(zip(comparable(passed.values()), passed, strict=True))
     if len(sorts) < 2:  # noqa: PLR2004 - they agree

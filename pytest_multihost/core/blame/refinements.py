@@ -59,7 +59,7 @@ BY_EARLIER_MISTAKES: Final[tuple[Refinement, ...]] = (
     lambda cause, world: as_other_members(cause, world.result.partings, world.states),
     lambda cause, world: as_wrong_partner(cause, world.states),
 )
-"""Refinements by what ranks did before, for worlds that hang: why the ranks do not match."""
+"""Refinements by the ranks' earlier operations, for worlds that hang: why they do not match."""
 
 
 def refined(

@@ -40,7 +40,7 @@ def with_unfit_payloads(
 
 
 def _mismatched(cause: Cause) -> object:
-    """Return where ranks pass what, if that is the cause."""
+    """Return the place and payloads of an operation, if these are the cause."""
     operation = cause.operation if cause.passed else None
     return (operation.place, cause.passed) if operation is not None else None
 
@@ -107,7 +107,7 @@ def complains_of_size(finding: RankFinding) -> bool:
 
 
 def _entered(operation: Operation, states: States, names: Names) -> Iterator[str]:
-    """Yield which members entered what at this place in the sequence, if they differ."""
+    """Yield the members by their operation at this place in the sequence, if they differ."""
     if not operation.sequence:
         return
     ranks_with = group_by_value(

@@ -389,7 +389,7 @@ def _is_same_collective(one: Operation, two: Operation) -> bool:
 
 
 def collective_sort(operation: Operation) -> tuple[object, ...]:
-    """Return what decides whether a collective can match another one at its place."""
+    """Return the key by which a collective can match another one at its place."""
     if operation.is_program:
         return PROGRAM_PREFIX, None, operation.detail
     detail = operation.detail if operation.scope.kind == "harness" else ""

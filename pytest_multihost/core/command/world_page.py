@@ -31,7 +31,7 @@ class Screen:
 
 
 def this_screen() -> Screen:
-    """Return what standard output is."""
+    """Return a description of standard output."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return Screen(columns, has_colours())
 

@@ -10,7 +10,8 @@
 * `interpreter`: starts a new interpreter; `job_spec` is its job.
 * `refusals`: errors when processes cannot start. `control_groups`: the memory and processes that
   are left. `capacity`: how many ranks fit. `memory_guard`: ends a world before memory runs out.
-  `descriptor_limit`: the limit of open files. `own_descriptors`: what ranks must not inherit.
+  `descriptor_limit`: the limit of open files. `own_descriptors`: connections that ranks must not
+  inherit.
   `permits`: shares one machine between controllers.
 * `ports`: reserves ports for ranks. `scratch`: directories that the ranks of a world share.
 * `libc`: system calls. `reaper`: ends processes. `ending_signals`: signals that end a run as Ctrl-C

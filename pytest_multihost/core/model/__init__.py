@@ -16,8 +16,8 @@ One rank appears in these shapes, each the input of the next:
 A run of a world takes a `spec.WorldSpec` and returns a `result.WorldResult`; a `verdict.Verdict`
 with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all of them.
 
-Input of a world: `spec`, `fault`, `role` with the `placeholders` in its program, and what settings
-may be: `setting_values`. The token that replays it: `replay`. Names of ranks in texts:
+Input of a world: `spec`, `fault`, `role` with the `placeholders` in its program, and the values of
+settings: `setting_values`. The token that replays it: `replay`. Names of ranks in texts:
 `rank_names`. Observations: `event`, `operation`, `memberships`, `message_sockets`, `child`,
 `child_names`, `history`, `process`, `stack`, `result`; their maker: `origin`; why the world ended:
 `end`. Points that a run has recorded: `recorded_point`. The judgement: `verdict`. Weaknesses

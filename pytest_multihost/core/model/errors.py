@@ -37,7 +37,7 @@ class MultihostError(Exception):
     all places that print it: without control characters and commands of CI systems, and bounded.
 
     Args:
-        happened: One sentence: what happened.
+        happened: One sentence: the event.
         seen: The observation that shows it.
         remedy: The reader's next step, as a command where there is one.
     """

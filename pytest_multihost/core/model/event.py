@@ -45,7 +45,7 @@ BROKEN = 70
 """Exit code of a rank that could not send its result (EX_SOFTWARE of sysexits.h)."""
 
 
-# What events carry
+# The values in events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Descriptions of faults: what disturbs which ranks, and at which point of the test.
+"""Descriptions of faults: a disturbance, its ranks, and its point in the test.
 
 Making a fault performs nothing. A fault may be invalid: all problems are reported together when the
 test is planned, with the test's name, so a list of faults never fails halfway.

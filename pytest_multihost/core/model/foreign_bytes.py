@@ -79,7 +79,7 @@ def parsing(what: str) -> Iterator[None]:
 def read_at(descriptor: int, size: int, at: int) -> bytes:
     """Return at most `size` bytes of a file at an offset; none if they cannot be read.
 
-    Nothing is read of more than `MAX_READ` bytes: what chose that size is not to be believed.
+    A size above `MAX_READ` is not read: it is not to be believed.
     """
     if not 0 < size <= MAX_READ:
         return b""

@@ -176,7 +176,7 @@ def from_json(shape: object, value: object) -> object:
 
 
 def build_converters(*unions: object) -> None:
-    """Build what reads and writes the classes of unions now, so that forked processes share it."""
+    """Build readers and writers for the classes of unions now, so forked processes share them."""
     for union in unions:
         _known_reader(union, get_args(union))
         for cls in get_args(union):

@@ -14,7 +14,8 @@ class Origin:
     """The observer of a world: the words of its page, and how certain a verdict may be.
 
     Attributes:
-        detected_by: The word in verdict.json for what shows the hang; None if the world's end does.
+        detected_by: The word in verdict.json for the evidence of the hang; None if the world's end
+            is that.
         ground: Returns why the world counts as hung, given the seconds from its last known progress
             to the look at it; None if the world's end says why.
         is_counted: Whether the number of each operation in its group is known.

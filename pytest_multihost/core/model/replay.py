@@ -34,7 +34,7 @@ class Replay:
     Attributes:
         test: Checksum of the test's node id.
         services: Names of the services that it needs.
-        options: Texts of the options that decided what world the test had, by the option's name.
+        options: Texts of the options that shaped the test's world, by the option's name.
     """
 
     test: int

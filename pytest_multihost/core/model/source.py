@@ -98,7 +98,7 @@ def _lines(files: SourceFiles, file: str) -> Sequence[str]:
             data = opened.read(size) if size <= _MAX_BYTES else b""
     except OSError:
         return ()
-    # Only what ends a line for Python, so not as `splitlines`, which ends one at a form feed.
+    # Only the ends of lines of Python, so not as `splitlines`, which ends one at a form feed.
     return _decoded(data).replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 

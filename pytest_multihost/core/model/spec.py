@@ -175,7 +175,7 @@ class WorldSpec:
         argv: The command that runs it again, if it is not a test.
         selected_by: pytest's arguments that select the test, from the directory where pytest was
             started.
-        options: Texts of the options that decided what world it is, for a replay, by name.
+        options: Texts of the options that shaped it, for a replay, by name.
         debugger: How a rank stops in the debugger; None: it cannot.
         roles: Its roles in order, which have each rank once; empty: all ranks run one program.
     """

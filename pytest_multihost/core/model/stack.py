@@ -299,7 +299,7 @@ def is_ours(file: str) -> bool:
 
 
 def is_runner(file: str) -> bool:
-    """Return whether `file` belongs to what runs the test: this package, pytest or pluggy."""
+    """Return whether `file` belongs to a runner of the test: this package, pytest or pluggy."""
     return is_ours(file) or any(each in file for each in _RUNNERS)
 
 

@@ -370,7 +370,7 @@ def world_word(verdict: JsonVerdict) -> str:
 
 
 def _class_of(rank: RankResult) -> tuple[object, ...]:
-    """Return what ranks that ended alike have in common."""
+    """Return the key that is equal for ranks that ended alike."""
     operations = tuple(
         (each.get("name"), each.get("sequence"), each.get("kind")) for each in rank.operations
     )

@@ -58,7 +58,7 @@ class Option(Generic[T_co]):
         bare: The text that ``--multihost-name`` without a value stands for; None: it needs a value.
         flags: Further names on the command line.
         key: None: a test cannot set the option for itself.
-        is_replayed: Whether a replay token carries it, because it decides what world a test has.
+        is_replayed: Whether a replay token carries it, because it shapes a test's world.
         for_scripts: How scripts take it; None: they do not, unless a plugin offers it for them.
         is_for_tests: Whether tests take it.
         needs_worlds: Whether it does nothing in a run without a test that runs as a world.

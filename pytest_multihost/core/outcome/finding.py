@@ -82,7 +82,7 @@ class RankFinding:
 
     Attributes:
         at_s: When, on the monotonic clock; None if nothing went wrong.
-        summary: One line: what went wrong, why it was skipped, or how it ended.
+        summary: One line: its error, the reason for its skip, or its end.
         report: pytest's own report, serialised, if there is one.
         last_words: The reason that the runtime of an aborted rank has logged.
     """
@@ -129,7 +129,7 @@ class Finding:
     """The outcome of a world.
 
     Attributes:
-        reason: One line for the short summary: which ranks, and what happened to them.
+        reason: One line for the short summary: the ranks and their outcome.
         headline: The rank that decided, if one did.
         when: The phase in which pytest reports it.
         call: Status and reason of the call in pytest's report, if only the teardown failed.
@@ -177,7 +177,7 @@ def suspected_hang(ranks: Sequence[RankFacts], reason: str, *, summary: str = ""
 def judge(
     result: WorldResult, symptoms: Symptoms, masked: Collection[int] = frozenset()
 ) -> Finding:
-    """Return what happened to a world.
+    """Return the outcome of a world.
 
     Args:
         symptoms: The backend's patterns of failures that follow from another rank's.
@@ -228,7 +228,7 @@ def judge(
 
 
 def as_aborted(finding: Finding, names: Names) -> Finding:
-    """Return what happened to a hung world as a crash if its runtime has ended ranks of it.
+    """Return the finding on a hung world as a crash if its runtime has ended ranks of it.
 
     Call it for a world in which nothing is known of a cause. If no rank is left either, then all
     have lost a service outside of it.
@@ -401,7 +401,7 @@ def _short(last_words: str) -> str:
 
 
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
-    """Return what happened to a rank that the harness ended, or that never ran.
+    """Return the outcome of a rank that the harness ended, or that never ran.
 
     A rank that ran is hung if the world ended as a hang or had settled, else it is collateral.
     """

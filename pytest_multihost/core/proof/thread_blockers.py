@@ -5,7 +5,7 @@ There are three sorts of threads:
 * in an operation that the recorder knows: how it waits - sleeping, polling, asking a store - does
   not matter, as long as the operation stays the same and does not time out
 * a runtime's own (`runtime_threads`): it wakes up all the time to poll, so its timeouts do not
-  matter either; what matters is whether it runs, sleeps, or serves a peer outside the world
+  matter either; it only counts whether it runs, sleeps, or serves a peer outside the world
 * all others, of a rank or of a process that a rank has started: they must not move at all
 """
 

@@ -9,7 +9,7 @@ It exports nothing. pytest loads `entry`, whose hooks lead to everything else:
 * `attempt` runs the world, judges it and writes its artifacts; an `analysis` adds an extension's
   findings; `live_display` shows the world while it runs; `debugger` lends ranks the terminal.
 * `item` transfers the ranks' results into pytest's own report.
-* `run` holds what lasts from one attempt to the next; `tally` counts, and ends the run.
+* `run` holds the state that lasts over attempts; `tally` counts, and ends the run.
   `other_machines` is the interface to machines that start the ranks in place of this one.
 * `usage_errors` makes the errors of usage, whose texts are printable.
 * `calls` runs a function on ranks, in the middle of a test of this process.

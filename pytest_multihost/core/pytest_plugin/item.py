@@ -157,8 +157,8 @@ def finish_report(
 ) -> None:
     """Set the status of pytest's report of a multihost item to the result of its ranks.
 
-    Call it after every other plugin's makereport, because the ranks have decided what skip, xfail
-    and error mean for their world. A failure or a skip in this process remains: a hook
+    Call it after every other plugin's makereport, because the ranks have decided the meaning of
+    skip, xfail and error for their world. A failure or a skip in this process remains: a hook
     may check the remains of the ranks.
     """
     attempt = item.stash.get(_ATTEMPT, None)
@@ -195,7 +195,7 @@ def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: Complet
     status, reason = of_call or (finding.status, finding.reason)
     if status in ("failed", "error") or attempt.failed_by is not None:
         report.outcome = "failed"
-        if report.longrepr is None:  # a hook has caught what ends the phase
+        if report.longrepr is None:  # a hook has caught the exception that ends the phase
             report.longrepr = longrepr(item, attempt)
     elif status == "skipped":
         path, line, _ = item.location

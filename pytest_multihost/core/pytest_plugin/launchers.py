@@ -78,8 +78,8 @@ def launch_requirements(
 
     Args:
         facts: The facts of the test's faults, by kind.
-        launch: The `launch` setting. With "fork" nothing can be preloaded, and what needs an
-            optional library does with less.
+        launch: The `launch` setting. With "fork" nothing can be preloaded, and users of an
+            optional library do with less.
     """
     fresh = [kind for kind, each in facts.items() if each.needs_fresh_interpreters]
     usable = [

@@ -191,7 +191,7 @@ def _replayed_options(config: pytest.Config, known: Iterable[Option[Any]]) -> Ma
     """Return the texts of the options in the token of --multihost-replay.
 
     A token is pasted from a log that another user may have written. So it sets only options that
-    decide what world a test has, and none that starts commands, loads code or names files.
+    shape a test's world, and none that starts commands, loads code or names files.
 
     Raises:
         pytest.UsageError: The token cannot be read, or sets another option.

@@ -16,7 +16,7 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 * `lock_waits`: which thread holds the lock that another one waits for. `polled_files`: the file
   for which a thread polls.
 * `services`: the parts that services of a world have in a rank.
-* `recorder`: records operations. `children`: what interpreters do that a rank starts.
+* `recorder`: records operations. `children`: recording in the interpreters that a rank starts.
 """
 
 from pytest_multihost.core.rank.environment import (

@@ -175,7 +175,7 @@ class RankPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None]:
-        """Send the phase; end with the test's body what disturbs it."""
+        """Send the phase; end disturbances with the test's body."""
         self._link.send(PhaseEntered("call"))
         self._is_in_body = True
         try:

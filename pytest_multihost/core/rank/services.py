@@ -81,7 +81,7 @@ class RankPart:
 
     Attributes:
         clock: The world's clock, if the service changes it.
-        delay: Called before the rank starts its backend, with what sends events.
+        delay: Called before the rank starts its backend, with the sender of events.
         start: Called before the first fixture of a test is set up, and before any part's `begin`.
             A SettingError that it raises fails the test.
         sync_point: Called when the test passes a sync point, with its name.

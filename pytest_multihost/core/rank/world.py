@@ -216,7 +216,7 @@ class World:
         return value
 
     def part(self, name: str = "part") -> None:
-        """Wait until every rank has come to its end, so that what follows may remove shared files.
+        """Wait until every rank has come to its end, so that later code may remove shared files.
 
         It is a barrier that a failed rank does not break: the failure is reported anyway, and the
         other ranks go on with their own tear-down.

@@ -20,7 +20,7 @@ class MachinePart:
 
     Attributes:
         before_stacks: Called before the stacks of ranks are taken, with their numbers.
-        clean_up: Called when the world has ended, with its history; removes what ranks have left,
+        clean_up: Called when the world has ended, with its history; removes the remains of ranks,
             and returns events that no rank has reported.
     """
 

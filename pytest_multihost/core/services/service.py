@@ -90,7 +90,7 @@ class Service:
             except certain ones; then `due` is called again.
         is_acting: Returns whether the service influences ranks at a time. Then their waits are not
             a hang, and `due` is called only for services that are acting or only observe.
-        only_observes: Whether `due` returns nothing but what ranks have done.
+        only_observes: Whether `due` returns nothing but actions of ranks.
         may_end: Returns whether the ranks may tear down, once all test bodies are over.
         has_proof: Returns whether the service has proven that nothing can move before a time.
         permits_proof: Returns whether nothing that the service does by itself can move a rank

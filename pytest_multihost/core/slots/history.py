@@ -27,7 +27,7 @@ from pytest_multihost.core.slots.page import (
 )
 
 Entry = tuple[int, int, tuple[int, ...]]
-"""Sequence, when it began (ns), and what identifies its call: numbers of texts, line and root."""
+"""Sequence, when it began (ns), and the identity of its call: numbers of texts, line and root."""
 
 
 def read_histories(page: Path, *, rank: int) -> tuple[History, ...]:

@@ -357,7 +357,7 @@ class SlotPage:
         tag: int = 0,
         is_for_cpu: bool = False,
     ) -> Call:
-        """Prepare the constant part of what `begin` writes.
+        """Prepare the constant part of a record of `begin`.
 
         Args:
             kind: Determines which ranks must take part for it to end.

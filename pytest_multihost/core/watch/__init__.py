@@ -2,7 +2,7 @@
 
 * `watchdog`: decides when to take snapshots. `observer`: takes them. `comparison`: compares two.
   `polled_locks`: finds the rank that holds a lock for which another rank keeps trying.
-  `shared_waits`: the ranks that may end a wait for what several ranks have.
+  `shared_waits`: the ranks that may end a wait for an object of several ranks.
   `collection`: puts off the collection of garbage.
 * `kernel`: reads /proc. `probes`: collects stacks.
 """

@@ -85,8 +85,8 @@ class WorldObserver:
     def with_past(self, snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
         """Return a snapshot with the operations that have ended, as far as they are recorded.
 
-        They show what ranks have passed to a collective that others are still in. To read them
-        takes longer than to read the open ones.
+        They show the payloads of ranks that have left a collective in which others still are. To
+        read them takes longer than to read the open ones.
         """
         return replace(snapshot, operations=_as_expected(self.recorded_operations(), facts))
 
@@ -130,7 +130,7 @@ class WorldObserver:
         return self.spec is not None and bool(self.spec.roles)
 
     def _children(self) -> Mapping[int, tuple[Operations, float]]:
-        """Return what living children of ranks have recorded, by process id, if there are roles."""
+        """Return the records of living children of ranks, by process id, if there are roles."""
         if not self._has_roles:
             return {}
         return {

@@ -190,8 +190,8 @@ class Watchdog:
         patience_s: The longest wait of a rank for another one; None: any.
         interval_s: Time until the next check is due.
         warned: With early "warn", the evidence of the hang.
-        seen_since_s: When the last two snapshots began, on the machine's clock: what moves a rank
-            after that they may not show.
+        seen_since_s: When the last two snapshots began, on the machine's clock: they may not show
+            a later move of a rank.
     """
 
     observer: WorldObserver
@@ -614,7 +614,7 @@ class Watchdog:
         pages = self.observer.recorded_operations()
         active = {each.thread for page in pages if page.rank in left for each in page.recent}
         self._left, self._run_on = frozenset(left), running_on(deep, left)
-        # A child may set a key; only in worlds with roles is it recorded what children enter.
+        # A child may set a key; only in worlds with roles are the entries of children recorded.
         waits = [one for each in now.operations if each.rank in rest for one in each.open]
         are_met = not spec.roles and all(each.kind != "wait" for each in waits)
         return without_left(

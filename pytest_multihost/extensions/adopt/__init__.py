@@ -5,7 +5,7 @@
 * `processes` are stand-ins, inside a rank, for the processes that a harness would start.
 * `torch_classes` and `deepspeed_classes` adopt the tests of classes; `enter` prepares their ranks.
 * `calls` adopts calls that start ranks in the middle of a test, `groups` processes that it starts
-  and joins, and `session_pools` pools that the suite keeps; `joined` reads what follows a start,
+  and joins, and `session_pools` pools that the suite keeps; `joined` reads the code after a start,
   and `refusals` says why a call is not adopted.
 * `option` names the adapters, and `differences` has the differences for an adopted test.
 """
@@ -42,7 +42,7 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 
 @hookimpl
 def pytest_multihost_commands(commands: Commands) -> None:
-    """Add `multihost adopt`, which says what differs."""
+    """Add `multihost adopt`, which lists the differences."""
 
     def act(*_: object) -> int:
         from pytest_multihost.extensions.adopt.differences import DIFFERENCES
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
-    """Say how many tests are adopted; with --collect-only, what becomes of each."""
+    """Say how many tests are adopted; with --collect-only, the outcome of each."""
     if not _adopts(config):
         return []
     from pytest_multihost.extensions.adopt.collect import announcement

@@ -68,7 +68,7 @@ class Calls:
         return None
 
     def pytest_unconfigure(self) -> None:
-        """Restore what makes pools."""
+        """Restore the makers of pools."""
         self._pools.close()
 
     def pytest_collection_finish(self) -> None:

@@ -1,4 +1,4 @@
-"""Gives adopted tests the marker `multihost`, and says what became of each test."""
+"""Gives adopted tests the marker `multihost`, and reports the outcome of each test."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class _Context:
     method: str | None = None
 
     def __getattr__(self, name: str) -> object:
-        """Return what replaces a name, or the context's own."""
+        """Return the replacement of a name, or the context's own."""
         if name in self.names:
             return self.names[name]
         return getattr(multiprocessing.get_context(self.method), name)

@@ -20,7 +20,7 @@ def pytest_multihost_adopt(item: pytest.Item) -> Adopted | Refused | None:
 
     Called for each collected test that has no marker `multihost`, and before that for the
     definition of each test function, because a list of sizes parametrizes it. So it must depend
-    only on what pytest has collected::
+    only on the collected item::
 
         def pytest_multihost_adopt(item):
             if mark := item.get_closest_marker("nprocs"):

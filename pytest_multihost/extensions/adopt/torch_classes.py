@@ -1,6 +1,6 @@
 """Adopts torch's test classes that start a process for each rank, recognised by their methods.
 
-They are `MultiProcessTestCase` with what derives from it (`DistributedTestBase`, `DTensorTestBase`,
+They are `MultiProcessTestCase` with its subclasses (`DistributedTestBase`, `DTensorTestBase`,
 `FSDPTest`, the suites of rpc), and `MultiProcContinuousTest`, whose processes serve a whole class.
 """
 

@@ -266,7 +266,7 @@ class ClockPage:
         return len(due)
 
     def doubts(self) -> tuple[str, ...]:
-        """Return what processes have done that the page cannot represent, one sentence each."""
+        """Return the actions of processes that the page cannot represent, one sentence each."""
         return tuple(each for bit, each in enumerate(_DOUBTS) if self._header.doubts >> bit & 1)
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ pytest has an engine start them: Slurm, Ray, ssh or any command.
 * `pytest_plugin` uses it for tests, `joined_script` for ``multihost run``.
 * `peer_server` is the work of every process except rank 0's.
 * `remote_ranks` shows ranks on other machines to the watchdog.
-* `engine` has the interfaces to engines, `cluster` the built-in ones, and `driver` what pytest does
+* `engine` has the interfaces to engines, `cluster` the built-in ones, and `driver` the work of
+pytest
   in its own process and in the peers that an engine starts.
 * `meeting` connects processes for other commands, such as ``multihost attach``.
 * `manifest` prints a manifest for Kubernetes.

@@ -29,7 +29,7 @@ class RemotePart:
         begin_snapshot: Makes the peer take a snapshot. Returns a function that waits for the
             snapshot and returns it with the ranks' slot pages by file name, with their times on the
             controller's clock; the function raises LaunchError if the peer does not answer, or
-            sends what cannot be read.
+            sends unreadable data.
     """
 
     ranks: Sequence[int]

@@ -7,7 +7,7 @@
   `portable_names` names files. `point_record` records the points, with `meetings` (operations in
   which all ranks meet); `points_text` lists them for `--multihost-points`.
 * `service` is the part in the controller, with `held_ranks` (when a held rank may go on).
-* `clean_up` removes what ranks leave behind. `io_shim` intercepts file access of the C library.
+* `clean_up` removes the remains of ranks. `io_shim` intercepts file access of the C library.
 """
 
 from __future__ import annotations

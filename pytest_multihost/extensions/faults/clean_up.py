@@ -44,7 +44,7 @@ def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
 
 
 def clean_up_faults(history: Sequence[Event], scratch: Path) -> list[Event]:
-    """Remove what ranks have left, and return the beginnings of faults that they have not reported.
+    """Remove the remains of ranks, and return the beginnings of faults that they have not reported.
 
     Args:
         history: The history of a world that has ended.

@@ -141,8 +141,8 @@ def _members(recordings: Sequence[Recording]) -> Mapping[tuple[int, str], tuple[
     used. Failing that, the default group has all ranks, and another group has the ranks that are
     seen to have used it.
     """
-    # Most dumps of a group list the same members, which `recording` makes one object: what takes
-    # time with their number is done once for each object, not for each rank.
+    # Most dumps of a group list the same members, which `recording` makes one object: work that
+    # takes time with their number is done once for each object, not for each rank.
     found = {(r.rank, name): ranks for r in recordings for name, ranks in r.members.items()}
     distinct = {(name, id(ranks)): ranks for (_, name), ranks in found.items()}
     listed = group_by_value((name, ranks) for (name, _), ranks in distinct.items())

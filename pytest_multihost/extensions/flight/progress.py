@@ -163,7 +163,7 @@ def _world_of(joined: Joined) -> _World:
 
 
 def _clashes(sides: Sequence[Launched]) -> bool:
-    """Return whether members have passed to a collective what cannot match."""
+    """Return whether members have entered collectives or payloads that cannot match."""
     payloads = {*comparable({each.operation.payload for each in sides} - {()})}
     return len(payloads) > 1 or len({family(each.operation.name) for each in sides}) > 1
 

@@ -22,14 +22,14 @@ def has_failed(verdict: JsonVerdict) -> bool:
 
 
 def headline(verdict: JsonVerdict) -> str:
-    """Return what happened, in one line."""
+    """Return the summary of a verdict, in one line."""
     if verdict["diagnosis"] is not None:
         return str(verdict["diagnosis"]["summary"])
     return next(own_errors(verdict), str(verdict["reason"] or verdict["outcome"]))
 
 
 def own_errors(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]:
-    """Yield what ranks other than the culprits raised by themselves."""
+    """Yield the own exceptions of ranks other than the culprits."""
     for each in verdict["rank_results"]:
         is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
         if each["error"] is not None and is_own:

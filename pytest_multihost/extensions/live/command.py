@@ -96,7 +96,7 @@ def _reader(job: Job, options: argparse.Namespace) -> JobReader:
 
 
 def _context(job: Job, options: argparse.Namespace) -> SourceContext:
-    """Return what reads source lines for a job: of another user's, only below the named folders.
+    """Return a reader of source lines for a job: of another user's, only below the named folders.
 
     A frame may name any file, and root could read it. A process of one's own may name Python's
     files anywhere.

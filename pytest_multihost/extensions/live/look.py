@@ -216,7 +216,7 @@ def _is_server_loop(thread: ThreadStack) -> bool:
 def _with_shared_waits(
     ranks: Sequence[RankSnapshot], now: KernelSnapshot
 ) -> Iterator[RankSnapshot]:
-    """Yield the ranks, with waits for what others have as well if nothing else is known."""
+    """Yield the ranks, with waits for shared objects if nothing else is known."""
     unknown = [e.rank for e in ranks if not (e.operations or e.lock_holders or e.holds_gil)]
     objects = SharedObjects([each.pid for each in now.processes])
     found = shared_waits(now, objects, asked=unknown, names=PLAIN)

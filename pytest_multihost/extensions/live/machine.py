@@ -285,7 +285,7 @@ def _matching(text: str) -> Worlds:
 def _below(pid: int) -> Worlds | Job:
     """Return the worlds that a process has started, or a job of its children if none has a rank.
 
-    A program of Python that has started them is a process of the job: it may end what waits.
+    A program of Python that has started them is a process of the job: it may end the ranks.
     """
     pids = children_of(pid)
     found = worlds_here(pids)

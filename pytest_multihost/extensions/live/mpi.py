@@ -203,7 +203,7 @@ def operation_of_line(
 
 
 def _is_request(variable: str, lines: Sequence[str]) -> bool:
-    """Return whether a file gives what begins an operation to a variable, and nothing else."""
+    """Return whether a file assigns only results of starts of operations to a variable."""
     assigned = re.compile(
         rf"\s*{re.escape(variable)}\s*(?::[^=]*)?=\s*(?:[\w.\[\]]+\.[iI](\w+)\()?"
     )

@@ -351,7 +351,7 @@ class _Seen:
         return innermost_user_frame(main.frames) if main is not None else None
 
     def _by_frames(self, rank: int, label: str | None) -> SeenWait:
-        """Return what Python frames show of the main thread.
+        """Return the wait of the main thread by Python frames.
 
         If they show no operation and the main thread is blocked, it may wait for another thread,
         so the frames of the others are used.

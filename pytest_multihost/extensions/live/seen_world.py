@@ -175,7 +175,7 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
 
 
 def _have(ranks: frozenset[int]) -> str:
-    """Return the beginning of a sentence about what ranks have done."""
+    """Return the beginning of a sentence about actions of ranks."""
     return f"{PLAIN.of(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 

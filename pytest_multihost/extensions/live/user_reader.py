@@ -1,6 +1,6 @@
 """Reads a job's ranks with the rights of their user, for a process of root's that judges them.
 
-`multihost attach --join` merges what several machines have read, and so it judges as root. Each
+`multihost attach --join` merges the readings of several machines, and so it judges as root. Each
 reading happens in a child that has the user's rights only; root gets its answer as JSON.
 """
 

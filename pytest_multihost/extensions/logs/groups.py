@@ -245,7 +245,7 @@ def placed(group: Group, size: int, ordinal: int) -> Placed:
 
 
 def _at_different_numbers(found: Placed, group: Group, names: set[str]) -> Placed:
-    """Return what ranks show that wait at different numbers of one group.
+    """Return the finding on ranks that wait at different numbers of one group.
 
     A rank that has launched all that the others wait in is late on its device alone. If ranks wait
     in different collectives, they have parted before the first of them.

@@ -33,7 +33,7 @@ class Progress:
     _has_line: bool = False
 
     def __post_init__(self) -> None:
-        """Begin: what takes less than an interval shows nothing."""
+        """Begin: work of less than an interval shows nothing."""
         self._shown_s = self.clock()
 
     def add(self, name: str, count: int) -> None:

@@ -510,7 +510,7 @@ def _add_asked(job: _Job, facts: Facts) -> None:
 
 
 def _add_barrier(job: _Job, absents: Sequence[Absent]) -> None:
-    """Add what messages say about one barrier."""
+    """Add the facts in messages about one barrier."""
     missing = {rank for each in absents for rank in each.missing}
     waiting = {rank: each.at for each in absents for rank in each.waiting}
     if missing and not waiting:
@@ -542,7 +542,7 @@ def _collective(job: _Job, name: str, sequence: int, at: str) -> Operation:
 
 
 def _add_behind(job: _Job, behind: Behind) -> None:
-    """Add what RAS counts: the ranks that it lists may be ahead of all others, or behind."""
+    """Add the counts of RAS: the ranks that it lists may be ahead of all others, or behind."""
     numbers = {number for _, number in behind.counts}
     theirs = [number for count, number in behind.counts if count == len(behind.listed)]
     low, high = min(numbers, default=0), max(numbers, default=0)
@@ -916,7 +916,7 @@ def _add_lost(job: _Job, quiet: frozenset[int], gave_up: Sequence[RankFinding]) 
 
 
 def _finding(job: _Job) -> Finding:
-    """Return what happened to the job: the first failure that follows from no other decides."""
+    """Return the outcome of the job: the first failure that follows from no other decides."""
     failed = [each for each in job.findings.values() if each.outcome in ("failed", "crashed")]
     first = min(failed, key=lambda each: each.at_s or 0.0, default=None)
     facts = [RankFacts(rank, phase="call") for rank in range(job.size)]

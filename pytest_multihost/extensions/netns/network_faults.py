@@ -71,7 +71,7 @@ class SetDisturbance:
 
 @message
 class DisturbanceSet:
-    """From the daemon: done, or what went wrong. The first one means that it is ready."""
+    """From the daemon: done, or the error. The first one means that it is ready."""
 
     error: str = ""
 
@@ -267,7 +267,7 @@ class NetworkFaults:
         return faults
 
     def begin(self, index: int, rank: int, now_s: float) -> str:
-        """Perform a fault; return what went wrong, or an empty text.
+        """Perform a fault; return the error, or an empty text.
 
         Args:
             index: The fault's index among the world's faults.
@@ -304,7 +304,7 @@ class NetworkFaults:
             self._apply()
 
     def heal_all(self) -> str:
-        """Heal all faults; return what went wrong, or an empty text."""
+        """Heal all faults; return the error, or an empty text."""
         is_disturbed = bool(self._ongoing)
         self._ongoing.clear()
         return self._apply() if is_disturbed else ""
@@ -319,7 +319,7 @@ class NetworkFaults:
             time.sleep(_POLL_S)
 
     def _apply(self, resets: frozenset[int] = frozenset()) -> str:
-        """Apply the combined ongoing faults to the network; return what went wrong."""
+        """Apply the combined ongoing faults to the network; return the error, or an empty text."""
         wanted = merged(each for each, _ in self._ongoing.values())
         for host in self.network.hosts:
             is_known = host.index not in wanted.nameless
@@ -327,7 +327,7 @@ class NetworkFaults:
         return self._await_daemon(SetDisturbance(replace(wanted, resets=resets)))
 
     def _await_daemon(self, request: SetDisturbance | None = None) -> str:
-        """Send a request, if given, and await the answer; return what went wrong, if anything."""
+        """Send a request, if given, and await the answer; return the error, or an empty text."""
         try:
             if request is not None:
                 send_packet(self.connection, request)

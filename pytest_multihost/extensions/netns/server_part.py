@@ -62,13 +62,13 @@ class NetnsPart:
         self.network.enter(rank)
 
     def perform(self, rank: int, index: int) -> str:
-        """Perform a network fault; return what went wrong, or an empty text."""
+        """Perform a network fault; return the error, or an empty text."""
         if self.faults is None:
             return "the world has no faults of the network"
         return self.faults.begin(index, rank, time.monotonic())
 
     def undo(self) -> str:
-        """Heal all faults; return what went wrong, or an empty text."""
+        """Heal all faults; return the error, or an empty text."""
         return self.faults.heal_all() if self.faults is not None else ""
 
     def begin_end(self) -> None:

@@ -24,7 +24,7 @@ _FUNCTIONS = {
 
 @hookimpl
 def pytest_multihost_recorders() -> Sequence[RecorderPart]:
-    """Record what ranks of roles ask each other over these libraries."""
+    """Record the requests between ranks of roles over these libraries."""
     from pytest_multihost.hookspecs import RecorderPart
 
     return [

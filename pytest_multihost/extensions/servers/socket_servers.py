@@ -56,7 +56,7 @@ class _Turns:
         return wait
 
     def shutting_down(self, shutdown: Callable[[object], None]) -> Callable[[object], None]:
-        """Return a function that does what `shutdown` does, and meanwhile no turn is marked."""
+        """Return a function that calls `shutdown`, and meanwhile no turn is marked."""
 
         def call(server: object) -> None:
             __tracebackhide__ = True

@@ -1,8 +1,9 @@
-"""States what ranks have of replicated state at the end of a test that is swept.
+"""States the ranks' parts of replicated state at the end of a test that is swept.
 
 These are the parameters and buffers of torch's DDP modules, and replicated arrays of jax. Their
 ranks are to have equal parameters after each step, and no rank notices if they have not. The
-undisturbed run states them as well: what differs there is meant to, as the buffers of a batch norm.
+undisturbed run states them as well: values that differ there are meant to, as the buffers of a
+    batch norm.
 """
 
 from __future__ import annotations

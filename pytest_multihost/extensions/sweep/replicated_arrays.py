@@ -2,7 +2,7 @@
 
 Where a program makes an array from the data of each process, or gives a number or an array of each
 process to a function that runs on all of them, jax believes that they are equal. The results need
-no check: they are equal if what goes in is. `jax.device_put` compares the values itself. An array
+no check: they are equal if the inputs are. `jax.device_put` compares the values itself. An array
 of jax never changes, so it can be digested at the end of the test; others are copied.
 """
 

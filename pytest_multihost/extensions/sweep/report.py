@@ -70,7 +70,7 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     lines: list[Line] = []
     open_ = [*(each for each in result.weaknesses if each.fails_test), *by_chance(result)]
     for number, weakness in enumerate(open_[:_MAX_BLOCKS]):
-        # The headline above the section says what follows from the first one.
+        # The headline above the section says the effect of the first one.
         effect = waits_text(weakness.witness) if number else ""
         lines += [*_block(result, weakness, effect, room, files, clips=columns is not None), ()]
     if (more := len(open_) - _MAX_BLOCKS) > 0:

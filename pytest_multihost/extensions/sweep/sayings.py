@@ -75,7 +75,7 @@ def is_said(now: tuple[str, ...] | None, usual: tuple[str, ...] | None) -> bool:
 
 
 def usual_lines(logs: Mapping[int, str]) -> frozenset[str]:
-    """Return the severe lines of an undisturbed run, without what differs from run to run."""
+    """Return the severe lines of an undisturbed run, without parts that differ from run to run."""
     return frozenset(_shape(line) for line in _severe(logs.values()))
 
 
@@ -94,5 +94,5 @@ def _severe(texts: Iterable[str]) -> Iterable[str]:
 
 
 def _shape(line: str) -> str:
-    """Return a line without what differs from run to run."""
+    """Return a line without parts that differ from run to run."""
     return _VARIABLE.sub("#", line).strip()[:_MAX_LINE]

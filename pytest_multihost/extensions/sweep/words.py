@@ -236,7 +236,7 @@ def hidden_text(result: SweepResult) -> str:
 
 
 def rating_text(weakness: Weakness) -> str:
-    """Return what stays wrong, whether a log mentions it, and what ends the wait."""
+    """Return the lasting error, its mention in a log, and the end of the wait."""
     rating = weakness.rating
     if rating is None:
         return ""

@@ -89,7 +89,7 @@ def render_part(folder: Path, template: str, **values: object) -> str:
     import markupsafe
 
     found: jinja2.Template = environment(folder).get_template(template)
-    return markupsafe.Markup(found.render(**values))  # noqa: S704 - what autoescape has returned
+    return markupsafe.Markup(found.render(**values))  # noqa: S704 - the output of autoescape
 
 
 def _digest(text: str) -> str:

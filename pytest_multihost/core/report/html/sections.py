@@ -131,7 +131,7 @@ class RankGroup:
 
 
 def rank_groups(page: PageModel) -> list[RankGroup]:
-    """Return the ranks grouped by what happened to them: culprits first, then waiting ranks."""
+    """Return the ranks grouped by their outcome: culprits first, then waiting ranks."""
     alike = group_by_value(
         (_group_of_one(each, page), each.facts.rank) for each in page.judged.finding.ranks
     )
@@ -302,7 +302,7 @@ def phase_words(rank: RankResult, page: PageModel) -> str:
 
 
 def outcome_words(rank: RankResult) -> str:
-    """Return what happened to a rank as readers know it."""
+    """Return the outcome of a rank in the words of readers."""
     return outcome_word(rank.outcome, [rank.exit_code]).replace("_", " ")
 
 

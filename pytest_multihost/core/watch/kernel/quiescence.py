@@ -130,7 +130,7 @@ class Quiescence:
         )
 
     def ask(self, idle: Collection[int] | None = (), frozen: Collection[int] = ()) -> Stillness:
-        """Return whether the world is quiescent now, and otherwise what moves.
+        """Return whether the world is quiescent now, and otherwise the moving process.
 
         Args:
             idle: Threads known to do nothing except wake up and poll. They may run during the

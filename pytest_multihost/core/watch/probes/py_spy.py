@@ -159,7 +159,7 @@ def _spied(command: Sequence[str], pid: int) -> tuple[SpiedThread, ...] | str:
 
 
 def _run(command: Sequence[str], pid: int) -> tuple[bytes, bytes]:
-    """Return what py-spy prints about a process, and its errors.
+    """Return the output of py-spy about a process, and its errors.
 
     It goes into files: of the output, whose size the process chooses that is read, only a part is
     held in memory.

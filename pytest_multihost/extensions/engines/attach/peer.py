@@ -71,7 +71,7 @@ class Peer:
         is_local: Whether the peer shares the controller's kernel, process ids and files, so that
             the controller sees its ranks.
         label: Its name in messages, without its process id.
-        why_lost: Returns what else is known about the loss of the peer; empty if nothing is.
+        why_lost: Returns other facts about the loss of the peer; empty if there are none.
         is_loss_reported: Whether an error says why the peer is lost.
         backlog: Frames that arrived during a wait for an answer.
     """
@@ -232,7 +232,7 @@ class Peer:
             raise self.garbled(str(error)) from error
 
     def garbled(self, why: str) -> LaunchError:
-        """Drop the connection, and return the error for a peer that sent what cannot be read."""
+        """Drop the connection, and return the error for a peer that sent unreadable data."""
         self.stream.give_up(why)
         self.is_loss_reported = True
         return LaunchError(f"{self.name} sent what cannot be read", seen=why)

@@ -224,7 +224,7 @@ class PeerWorld:
         """Write the files of an archive next to the local ones.
 
         Raises:
-            LaunchError: The peer sent what cannot be read.
+            LaunchError: The peer sent unreadable data.
         """
         with self.peer.reading("its logs and stacks"):
             write_files(payload, self.directory, self.ranks, moved=moved)

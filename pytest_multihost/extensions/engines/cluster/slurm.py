@@ -112,7 +112,7 @@ class SlurmFleet:
         return None
 
     def log(self, kind: str) -> Path:
-        """Return the file with what salloc prints: "out" or "err"."""
+        """Return the file with salloc's output: "out" or "err"."""
         return self.request.folder / f"salloc.{kind}"
 
     def _start(self, hosts: Sequence[str]) -> CommandFleet:
@@ -129,7 +129,7 @@ class SlurmFleet:
         return f"job {self.job} waits: {reason or 'no reason given'}" if self.job else ""
 
     def why_lost(self, index: int) -> str:
-        """Return what Slurm says about the job and a node, and srun's last lines."""
+        """Return Slurm's facts about the job and a node, and srun's last lines."""
         if self._steps is None:
             return ""
         node = self._steps.started[index]

@@ -52,7 +52,7 @@ class OrderedPeer:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
-        """Switch off what only the driver may do, such as choosing the tests that failed last."""
+        """Switch off options for the driver alone, such as choosing the tests that failed last."""
         for options in (ONLY_SERVES, *config.hook.pytest_multihost_controller_only()):
             switch_off(config, options)
 

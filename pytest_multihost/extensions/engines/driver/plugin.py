@@ -191,7 +191,7 @@ class Driver:
         self._say(f"multihost: {self.engine.name}: {len(nodes)} nodes: {names}")
 
     def _hasten(self, peer: Peer, node: Node) -> None:
-        """Let what arrives from a peer be acknowledged at once."""
+        """Have data from a peer acknowledged at once."""
         if node.pid is not None and (sockets := tcp_sockets_of(node.pid)):
             for each in sockets:
                 close_in_children(each)

@@ -59,7 +59,7 @@ def tell(folder: Path, pid: int, told: Told) -> None:
 
 
 def told_in(folder: Path) -> dict[int, Told]:
-    """Return what processes have told."""
+    """Return the messages of processes, by process id."""
     found = {}
     for path in folder.glob(f"*{_TEST}"):
         each = _read(path, Told)

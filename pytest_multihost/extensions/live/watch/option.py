@@ -22,7 +22,7 @@ IN_WORKER = "PYTEST_XDIST_WORKER"
 """The variable that xdist sets in its workers."""
 
 WATCHER = "multihost-watch"
-"""The name of a process that watches its descendants and passes on what happens to them."""
+"""The name of a process that watches its descendants and passes on their end."""
 
 REPORT, END, OFF = "report", "end", "off"
 _VALUES = {REPORT: REPORT, "true": REPORT, END: END, OFF: OFF, "false": OFF}

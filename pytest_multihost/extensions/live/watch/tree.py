@@ -1,4 +1,4 @@
-"""Reads what runs below a process, without reading all processes of the machine."""
+"""Reads the processes below another one, without reading all processes of the machine."""
 
 from __future__ import annotations
 

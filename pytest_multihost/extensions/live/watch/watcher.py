@@ -85,7 +85,7 @@ class _Watch:
 
 @dataclass(slots=True)
 class Watcher:
-    """Watches what runs below a process.
+    """Watches the processes below another one.
 
     Attributes:
         child: The process that is watched, with all that it starts.

@@ -1,9 +1,9 @@
 """The readers, one file for each kind of text. To add one is to write a file and a line here.
 
-`reader` is their interface. `nccl_watchdog`: torch's watchdog of NCCL. `mismatches`: what torch
-says with TORCH_DISTRIBUTED_DEBUG=DETAIL. `barriers`: gloo's monitored barrier and the barriers of
-jax's coordination service. `nccl_ras`: reports of NCCL RAS. `tracebacks`: Python's. `endings`: how
-processes have ended, by torchrun, Slurm and the kernel. `stacks`: py-spy, faulthandler, gdb and
+`reader` is their interface. `nccl_watchdog`: torch's watchdog of NCCL. `mismatches`: torch's
+messages with TORCH_DISTRIBUTED_DEBUG=DETAIL. `barriers`: gloo's monitored barrier and the barriers
+of jax's coordination service. `nccl_ras`: reports of NCCL RAS. `tracebacks`: Python's. `endings`:
+how processes have ended, by torchrun, Slurm and the kernel. `stacks`: py-spy, faulthandler, gdb and
 pystack.
 """
 

@@ -15,7 +15,7 @@ from pytest_multihost.extensions.logs.said import Absent, Ended, Raised, Said
 
 MONITORED = "monitored_barrier"
 JAX_FATAL = "JAX distributed service"
-"""The type of what ends a rank of jax because of another rank."""
+"""The type of the error that ends a rank of jax because of another rank."""
 
 _FAILED = re.compile(r"Ranks? ([\d, ]{1,2000}?) failed to pass monitoredBarrier")
 _OF = re.compile(r"\[Rank (\d{1,7})\]:")

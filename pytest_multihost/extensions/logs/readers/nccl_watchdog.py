@@ -60,7 +60,7 @@ _CUT = re.compile(
     r"|(?:detected|PG status|Timeout at \w{1,3}CCL)(?!.*completed(?: \w{1,3}CCL)? work: -?\d)"
     r"|\[(?:Rank|PG )[^\]]{0,200}\][^.()]{0,40}$"
 )
-"""A message whose end is on the next line, as terminals break what people copy from them."""
+"""A message whose end is on the next line, as terminals break lines that people copy from them."""
 
 _MOST_CUT = 1500
 _STACK = re.compile(r"Stack trace of the failed collective:\s{0,4}$")

@@ -19,7 +19,7 @@ _TIME = frozenset(
         *("timestamp", "today", "took", "tries", "utcnow"),
     }
 )
-"""Words in names of what depends on time, or on how often something was tried."""
+"""Words in names of values that depend on time, or on the number of tries."""
 
 _WORDS = re.compile(r"[a-z]+")
 
@@ -83,7 +83,7 @@ def _names(node: ast.AST, texts: Collection[str] | None = None) -> Iterator[str]
     """Yield the names on which the value of an expression depends.
 
     Args:
-        texts: Names of texts; None: what follows in a path counts as well.
+        texts: Names of texts; None: the rest of a path counts as well.
     """
     if isinstance(node, ast.Name):
         yield node.id

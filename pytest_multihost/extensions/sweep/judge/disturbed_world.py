@@ -56,7 +56,7 @@ class DisturbedWorld:
         """Return the possible errors that no rank has reported.
 
         Args:
-            outcome: The outcome by what ranks raised.
+            outcome: The outcome by the exceptions of ranks.
         """
         return Unreported(
             fault=self.disturbance.fault,

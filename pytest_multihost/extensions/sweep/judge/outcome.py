@@ -47,7 +47,7 @@ def outcome_of(world: DisturbedWorld) -> tuple[RunOutcome, Sign | None]:
 
 
 def outcome_of_ranks(world: DisturbedWorld) -> RunOutcome:
-    """Return the outcome by what ranks raised, and whether any waited in vain."""
+    """Return the outcome by the exceptions of ranks, and by whether any waited in vain."""
     result, finding = world.judged.result, world.judged.finding
     if result.ending in _NO_RUN or not world.has_happened() or world.is_still_held():
         return "not reached"

@@ -69,7 +69,7 @@ class RunWorld:
         usual_differences: Names of the values in which its ranks differ.
         overwrites: Whether the disturbed file had been written before.
         usual_lines: The severe lines of the logs of its ranks.
-        measures_end: Whether to answer what ends the wait, instead of judging the world.
+        measures_end: Whether to answer with the end of the wait, instead of judging the world.
         symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
         scratch: Where to make the world's own directory; has the remains of the undisturbed run.

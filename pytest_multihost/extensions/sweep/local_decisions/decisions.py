@@ -1,4 +1,4 @@
-"""Finds the calls whose results depend on what only their rank has seen, and other such results.
+"""Finds the calls whose results depend on data of their rank alone, and other such results.
 
 A result is local if it depends on measured numbers that differ between ranks, on random numbers
 that differ, or on the rank's own environment. A function that performs operations agrees on its
@@ -296,7 +296,7 @@ class _Function:
             for beside in self._beside
         )
 
-    # What results depend on
+    # The inputs of results
 
     @cached_property
     def has_measured_input(self) -> bool:

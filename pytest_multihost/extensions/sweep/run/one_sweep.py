@@ -1,7 +1,7 @@
 """Decides the next run of one sweep, and keeps its results; uses no processes and no files.
 
 A sweep first runs every disturbance of the plan once, several at a time, until the rest of its
-budget is needed for what follows. Then it confirms each unproven weakness: its witness runs again
+budget is needed for the next steps. Then it confirms each unproven weakness: its witness runs again
 on a clock that jumps, where a wait for the test's timeout takes no time; without such a clock it
 runs alone, because a slow machine with other worlds may look like a hang. Next it repeats the
 witness of each weakness once, and measures the end of the wait: see `rating`. The rest of the time
@@ -223,7 +223,7 @@ class OneSweep:
             yield Step(witness.disturbance, "repeat", clock=self._clock_of(witness)), witness
 
     def _measurements(self) -> Iterator[tuple[Step, DisturbedRun]]:
-        """Yield a measurement of what ends the wait, for each witness that was repeated."""
+        """Yield a measurement of the wait's end, for each witness that was repeated."""
         for weakness in self.weaknesses:
             witness = weakness.witness
             if witness.outcome == "wrong" or not weakness.is_confirmed:
@@ -232,7 +232,7 @@ class OneSweep:
                 yield Step(witness.disturbance, "measure", clock=clock), witness
 
     def _due_clock(self, witness: DisturbedRun) -> Clock | None:
-        """Return the clock with which to measure next what ends a wait; None if that is done.
+        """Return the clock with which to measure a wait's end next; None if that is done.
 
         A measurement that has measured nothing is made again, after those with other clocks.
         """
@@ -246,7 +246,7 @@ class OneSweep:
         return clock if clock is not None and tries[clock] < _MAX_TRIES else None
 
     def take_end(self, step: Step, end: WaitEnd) -> None:
-        """Add the result of a step that measures what ends the wait."""
+        """Add the result of a step that measures the end of the wait."""
         self._running.remove(step)
         self.ends[step.disturbance] = end
 

@@ -74,7 +74,7 @@ class Runner:
     _overdue_s: float = math.inf
 
     def run(self) -> None:
-        """Run all steps for which there is time, and end what still runs when it is over.
+        """Run all steps for which there is time, and end the running ones when it is over.
 
         Raises:
             LaunchError: A lane or a server could not be started.
@@ -162,8 +162,8 @@ class Runner:
     def _reserve_s(self) -> float:
         """Return the estimated time for all that is done last, at most half of the budget.
 
-        Another disturbance may take as long as the test does. The witnesses are repeated, and what
-        ends their waits is measured.
+        Another disturbance may take as long as the test does. The witnesses are repeated, and the
+        ends of their waits are measured.
         """
         steps = sum(
             self.worlds.forecast_s(step, run) for step, run in self.sweep.steps_of_witnesses()

@@ -47,11 +47,11 @@ _MOST_OF_BUDGET = 0.2
 """The most that one disturbed run may take of the budget, if it cannot be judged sooner."""
 
 _CLOCK_USUAL_S = 6.0
-"""The usual real time to measure, with a clock that jumps, what ends a wait of minutes."""
+"""The usual real time to measure, with a clock that jumps, the end of a wait of minutes."""
 
 _MEASURE_S, _CLOCK_S = 10.0, 60.0
-"""The longest real time to measure what ends a wait, with the machine's clock and with a clock that
-jumps. A process that has failed ends in well under a second."""
+"""The longest real time to measure the end of a wait, with the machine's clock and with a clock
+that jumps. A process that has failed ends in well under a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class Worlds:
         return None if is_lacking or self.plan.world.hosts else found
 
     def measures(self, witness: DisturbedRun) -> list[Clock]:
-        """Return the clocks with which to measure what ends the wait of a witness.
+        """Return the clocks with which to measure the end of a witness's wait.
 
         The machine's clock may do where a rank has failed, because its process ends at once,
         except jax's.
