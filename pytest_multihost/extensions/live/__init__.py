@@ -51,7 +51,7 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 def pytest_multihost_commands(commands: Commands) -> None:
     """Add ``multihost attach`` and ``multihost watch``."""
     from pytest_multihost.extensions.live.parser import add_attach
-    from pytest_multihost.extensions.live.watch.option import add_watch
+    from pytest_multihost.extensions.live.watch.parser import add_watch
 
     add_attach(commands)
     add_watch(commands)

@@ -6,7 +6,6 @@ import ipaddress
 from functools import cache
 
 from pytest_multihost.core.model.spec import Host
-from pytest_multihost.extensions.netns.kind_of_hosts import NAME
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
 """The addresses of these hosts; unreachable from outside their world."""
@@ -16,13 +15,13 @@ BRIDGE_ADDRESS = str(NETWORK[-2])
 
 
 @cache
-def hosts_of(size: int, ranks_each: int) -> tuple[Host, ...]:
+def hosts_of(size: int, ranks_each: int, kind: str) -> tuple[Host, ...]:
     """Return the hosts of a world of `size` ranks, in order; the last one may have fewer ranks."""
     found: list[Host] = []
     for first in range(0, size, ranks_each):
         index = len(found)
         ranks = range(first, min(size, first + ranks_each))
         address = str(NETWORK[index + 1])
-        host = Host(index, f"host-{index}", address, "eth0", ranks, NAME, is_sealed=True)
+        host = Host(index, f"host-{index}", address, "eth0", ranks, kind, is_sealed=True)
         found.append(host)
     return tuple(found)

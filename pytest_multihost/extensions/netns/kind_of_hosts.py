@@ -20,7 +20,7 @@ NAME = "netns"
 def _hosts(size: int, ranks_each: int) -> tuple[Host, ...]:
     from pytest_multihost.extensions.netns.hosts import hosts_of
 
-    return hosts_of(size, ranks_each)
+    return hosts_of(size, ranks_each, NAME)
 
 
 def _services() -> Mapping[str, ServicePart]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.netns.hosts import hosts_of
+from pytest_multihost.extensions.netns.kind_of_hosts import NAME
 from pytest_multihost.extensions.netns.network import HOSTS_FOLDER, HostNetwork, make_network
 from pytest_multihost.extensions.netns.network_faults import NetworkFaults
 
@@ -108,4 +109,4 @@ def probe(scratch: Path) -> None:
         LaunchError: It is not possible; the error has the reason and the remedy.
         OSError: The host's files cannot be written.
     """
-    make_network(hosts_of(1, 1), scratch).close()
+    make_network(hosts_of(1, 1, NAME), scratch).close()

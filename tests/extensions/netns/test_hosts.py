@@ -84,7 +84,7 @@ def test_a_rank_is_on_the_host_that_has_it(hosts: str) -> None:
 
 def test_no_two_hosts_have_an_address_in_common() -> None:
     """Also not with the bridge, and also where there are more than fit into one byte."""
-    found = [host.address for host in hosts_of(600, 1)]
+    found = [host.address for host in hosts_of(600, 1, "netns")]
     assert len({*found, BRIDGE_ADDRESS}) == 601
     assert all(ipaddress.ip_address(each) in NETWORK for each in found)
 

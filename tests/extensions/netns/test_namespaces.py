@@ -25,7 +25,7 @@ from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, hosts_of
 from pytest_multihost.extensions.netns.network import HostNetwork, make_network
 from pytest_multihost.testing import Endpoint, LaunchError
 
-HOSTS = hosts_of(3, 1)
+HOSTS = hosts_of(3, 1, "netns")
 TCP = 6
 NOBODY = 65534
 T = TypeVar("T")
@@ -458,7 +458,7 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
         "import sys, time; from pathlib import Path\n"
         "from pytest_multihost.extensions.netns.network import make_network\n"
         "from pytest_multihost.extensions.netns.hosts import hosts_of\n"
-        "network = make_network(hosts_of(3, 1), Path(sys.argv[1]))\n"
+        "network = make_network(hosts_of(3, 1, 'netns'), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"
     )
     holder = subprocess.Popen(

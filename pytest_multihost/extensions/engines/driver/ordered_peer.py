@@ -25,8 +25,11 @@ from pytest_multihost.extensions.engines.attach.rendezvous import RefusedError
 from pytest_multihost.extensions.engines.driver.order import PeerOrder
 from pytest_multihost.extensions.engines.driver.versions import relevant_versions
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
-from pytest_multihost.extensions.engines.pytest_plugin import ATTACHED_PLUGIN, IS_ORDERED
 from pytest_multihost.extensions.engines.pytest_plugin.agent import Agent
+from pytest_multihost.extensions.engines.pytest_plugin.other_runs import (
+    ATTACHED_PLUGIN,
+    IS_ORDERED,
+)
 
 _COLLECT_S = 600.0
 """How long the driver may take to answer: it may still be collecting."""

@@ -3,7 +3,8 @@
 This module finds out whether this is such a run, and the role of this process. Every run of pytest
 imports it, so it imports nothing heavy. Two modules are imported only when they are needed:
 `controller` has the additions to an ordinary run in rank 0's process, `agent` the work of every
-other process. `peer_losses` ends a run that has lost a process. The package `driver` has the work
+other process. `peer_losses` ends a run that has lost a process, `other_runs` knows a process that
+another run has started. The package `driver` has the work
 of a process that starts the others by an engine.
 """
 
@@ -27,6 +28,12 @@ from pytest_multihost.core.pytest_plugin.options import (
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.extensions.engines.driver.options import ON
+from pytest_multihost.extensions.engines.pytest_plugin.other_runs import (
+    ATTACHED_PLUGIN,
+    DRIVER_PLUGIN,
+    IS_ORDERED,
+    is_started_by_pytest,
+)
 
 if TYPE_CHECKING:
     from pytest_multihost.extensions.engines.attach import Peer
@@ -43,16 +50,6 @@ _VARIABLES = "PYTEST_MULTIHOST_JOIN", "PYTEST_MULTIHOST_ATTACH"
 
 _SETTINGS = "multihost_join", "multihost_attach"
 _NO = ("", "0", "false", "no", "off")
-
-ATTACHED_PLUGIN = "multihost_attached"
-"""Name of the plugin that attached runs register."""
-
-
-DRIVER_PLUGIN = "multihost_driver"
-"""Name of the plugin of a run whose ranks an engine's nodes start."""
-
-IS_ORDERED = pytest.StashKey[bool]()
-"""Set in a process that an engine has started for another run of pytest."""
 
 
 def add_attach_option(parser: pytest.Parser) -> None:
@@ -85,11 +82,6 @@ def _is_driver(config: pytest.Config) -> bool:
     """Return whether an engine is to start the ranks of this run."""
     is_wanted = config.stash[TALLY].settings.get(ON) is not None
     return is_wanted and _runs_tests(config) and not is_started_by_pytest(config)
-
-
-def is_started_by_pytest(config: pytest.Config) -> bool:
-    """Return whether another run of pytest has started this process for its own ranks."""
-    return IS_ORDERED in config.stash or "PYTEST_MULTIHOST_SERVER" in os.environ
 
 
 def _drive(config: pytest.Config) -> None:

@@ -8,5 +8,5 @@
 * `ending` ends ranks, with `--multihost-watch=end`.
 * `exchange` has the files with which pytest tells the watcher its test, and the watcher answers.
 * `in_pytest` has the hooks in pytest's own process, or in a worker of xdist.
-* `command` is ``multihost watch``.
+* `parser` and `command` are ``multihost watch``.
 """

@@ -1,8 +1,7 @@
-"""`--multihost-watch`, and the command line of ``multihost watch``. Imports little."""
+"""The option `--multihost-watch`. Imports little."""
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,7 @@ from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.option import Option
 
 if TYPE_CHECKING:
-    import pluggy
     import pytest
-
-    from pytest_multihost.hookspecs import Commands
 
 FOLDER = "PYTEST_MULTIHOST_WATCHED"
 """The variable with the folder of the watcher above a process."""
@@ -54,20 +50,3 @@ def early_mode(config: pytest.Config) -> str:
     given = getattr(config.known_args_namespace, WATCH.dest, None)
     given = given or os.environ.get(WATCH.variable) or config.getini(WATCH.dest)
     return _VALUES.get(str(given), REPORT) if given else OFF
-
-
-def add_watch(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "watch",
-        help="run a command; if ranks that it has started hang, say which one the others wait for",
-    )
-    parser.add_argument("--end", action="store_true", help="end ranks that are proven to hang")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND")
-    parser.set_defaults(act=_watch)
-
-
-def _watch(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:  # noqa: ARG001
-    from pytest_multihost.extensions.live.watch.command import watch
-
-    return watch(options.program, END if options.end else REPORT)
