@@ -27,11 +27,11 @@ from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import NoWorldError, SettingError, UnsoundForkError
 from pytest_multihost.core.model.event import Interrupted
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.outcome import RankFinding
+from pytest_multihost.core.outcome import RankFacts, RankFinding
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.item import add_results
-from pytest_multihost.core.pytest_plugin.plan import plan_items
-from pytest_multihost.core.pytest_plugin.run import run_without_tests
+from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.core.pytest_plugin.run import Run, run_without_tests
 from pytest_multihost.core.pytest_plugin.tally import RUNNING
 from pytest_multihost.core.rank import current_world, prepare_recording
 from pytest_multihost.core.rank.body import run_body
@@ -109,10 +109,8 @@ def call_ranks(function: Callable[[int], object], size: int) -> None:
     attempt = run_call(function, size)
     item = RUNNING[-1]
     finding = attempt.judged.finding
-    failing = [each for each in attempt.analyses if each.fails_test]
     if finding.status in ("passed", "xpassed"):
-        if failing:
-            pytest.fail(failing[0].headline, pytrace=False)
+        raise_findings(attempt)
         return
     if finding.outcome == "hung":
         raise hung_error(attempt)
@@ -139,6 +137,48 @@ def run_call(
         SettingError: No test runs in this process, or it is itself a rank.
     """
     __tracebackhide__ = True
+    call = prepare_call(function, size, timeout_s=timeout_s, leaves=leaves)
+    attempt = call.run_world()
+    add_results(call.item, attempt)
+    return attempt
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A function that is to run on ranks, with the server that forks them.
+
+    Attributes:
+        item: The test that calls it.
+    """
+
+    item: pytest.Item
+    run: Run
+    plan: Plan
+    launcher: ServerLauncher
+
+    def run_world(self) -> CompletedAttempt:
+        """Run the world; any thread may do it."""
+        __tracebackhide__ = True
+        try:
+            return self.run.run_world(self.item, self.plan, self.launcher)
+        finally:
+            self.launcher.close()
+
+
+def prepare_call(
+    function: Callable[[int], object],
+    size: int,
+    *,
+    timeout_s: float | None = None,
+    leaves: bool = False,
+) -> PreparedCall:
+    """Fork the server whose ranks run ``function(rank)``. `run_call` describes the arguments.
+
+    Raises:
+        UnsoundForkError: pytest's process cannot be forked.
+        SettingError: No test runs in this process, or it is itself a rank.
+    """
+    __tracebackhide__ = True
     if problems := call_problems():
         kind = UnsoundForkError if RUNNING else SettingError
         raise kind("a function cannot be run on ranks here", seen="; ".join(problems))
@@ -156,12 +196,7 @@ def run_call(
     fork = partial(fork_server, start, _prepare, find_problems=call_fork_problems)
     launcher = ServerLauncher({"fork": fork})
     launcher.open()
-    try:
-        attempt = run.run_world(item, plan, launcher)
-    finally:
-        launcher.close()
-    add_results(item, attempt)
-    return attempt
+    return PreparedCall(item, run, plan, launcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +219,22 @@ class Answers:
         return pickle.loads(path.read_bytes()) if path.exists() else default  # noqa: S301 - our own
 
 
-def exit_code(of: RankFinding) -> int | None:
+def exit_code(of: RankFacts) -> int | None:
     """Return the exit code of a rank's process, negative for a signal; None: the harness ended it.
 
     It is 0 for a rank that has left.
     """
-    ended = of.facts.exit
-    if ended is None or of.facts.was_ended:
+    ended = of.exit
+    if ended is None or of.was_ended:
         return None
     return -ended.signal if ended.signal else ended.code
+
+
+def raise_findings(attempt: CompletedAttempt) -> None:
+    """Fail the test if an analysis of a world that passed fails it."""
+    failing = [each for each in attempt.analyses if each.fails_test]
+    if failing:
+        pytest.fail(failing[0].headline, pytrace=False)
 
 
 def hung_error(attempt: CompletedAttempt) -> CallHungError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
     writer = terminal_writer(config)
     if writer is None or os.environ.get("CI") or config.get_verbosity() < 0:
         return False
+    if threading.current_thread() is not threading.main_thread():
+        return False  # the test goes on in the main thread, and its output must be captured
     # Bypass the capture, which holds the writer's file descriptor while a test runs.
     with uncaptured(config):
         if is_there := is_terminal(writer):

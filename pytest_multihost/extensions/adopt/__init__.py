@@ -1,19 +1,21 @@
 """Runs the tests of other harnesses as worlds, unedited (`multihost_adopt`).
 
 * `hookspecs` has the hook that decides about a test, and `adopted` its answers.
-* `collect` gives adopted tests the marker `multihost`, and says how many there are.
+* `collect` gives adopted tests the marker `multihost`, and says how many there are; `ids` finds one
+  by the id that it has in its harness.
 * `processes` are stand-ins, inside a rank, for the processes that a harness would start.
 * `torch_classes` and `deepspeed_classes` adopt the tests of classes; `enter` prepares their ranks.
-* `calls` adopts calls that start ranks in the middle of a test, `groups` processes that it starts
-  and joins, and `session_pools` pools that the suite keeps; `joined` reads the code after a start,
-  and `refusals` says why a call is not adopted.
+* `calls` adopts calls that start ranks in the middle of a test, `background` those whose ranks run
+  while the test goes on, `groups` processes that it starts and joins, and `session_pools` pools
+  that the suite keeps; `joined` reads the code after a start, and `refusals` says why a call is not
+  adopted.
 * `option` names the adapters, and `differences` has the differences for an adopted test.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.hookspecs import hookimpl
@@ -79,13 +81,31 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         adopt_definition(metafunc)
 
 
+@hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Find a test of several sizes also by the id that it has in its own harness."""
+    import pytest
+
+    try:
+        return (yield)
+    except pytest.UsageError:
+        from pytest_multihost.extensions.adopt.ids import collect_sizes
+
+        if not _adopts(session.config) or not collect_sizes(session):
+            raise
+        return True
+
+
 @hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Adopt tests before other plugins select from them."""
     if _adopts(config):
         from pytest_multihost.extensions.adopt.collect import adopt_items
+        from pytest_multihost.extensions.adopt.ids import WANTED, select
 
         adopt_items(items)
+        if wanted := config.stash.get(WANTED, ()):
+            select(items, wanted)
 
 
 def pytest_report_collectionfinish(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import pytest
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.pytest_plugin.calls import (
     HUNG_CALL,
     CallHungError,
@@ -23,11 +24,23 @@ from pytest_multihost.core.pytest_plugin.calls import (
     call_ranks,
 )
 from pytest_multihost.core.rank import thread_variables
+from pytest_multihost.core.services import ServiceKind
+from pytest_multihost.extensions.adopt.background import Backgrounds
 from pytest_multihost.extensions.adopt.groups import Groups
 from pytest_multihost.extensions.adopt.refusals import Refusals
 from pytest_multihost.extensions.adopt.session_pools import replacing
 
 _MODULE = "torch.multiprocessing"
+_ELASTIC = "torch.distributed.elastic"
+
+
+def _caller() -> str:
+    """Return the module that calls torch's function."""
+    frame, module = get_frame(1), __name__
+    while frame.f_back is not None and module.startswith((__name__, _MODULE)):
+        frame = frame.f_back
+        module = str(frame.f_globals.get("__name__", ""))
+    return module
 
 
 class Calls:
@@ -37,6 +50,7 @@ class Calls:
         adopted: Number of calls that ran on ranks.
         refusals: Why others did not.
         groups: Processes that tests start and join.
+        backgrounds: Ranks that run while the test goes on.
         pools: Pools that the suite keeps for all tests.
     """
 
@@ -44,6 +58,8 @@ class Calls:
         self.adopted = 0
         self.refusals = Refusals()
         self.groups = Groups(self.refusals)
+        self.backgrounds = Backgrounds()
+        self._is_call = False
         self._pools = ExitStack()
         self.pools = self._pools.enter_context(replacing(self.refusals))
 
@@ -59,13 +75,40 @@ class Calls:
     ) -> Any:  # noqa: ANN401
         """Take the place of `torch.multiprocessing.start_processes`."""
         __tracebackhide__ = True
-        why = [] if join else ["join=False: the test goes on while they run"]
-        if problems := why or call_problems():
+        if problems := [*self._why_not(join=join), *call_problems()]:
             self.refusals.add(f"{_MODULE}.start_processes", problems[0])
             return real(fn, args, nprocs, join, *others, **options)
         self.adopted += 1
+        if not join:
+            daemon = options.get("daemon", *others[:1] or (False,))
+            return self.backgrounds.start(fn, args, nprocs, daemon=daemon)
         call_ranks(lambda rank: fn(rank, *args), nprocs)
         return None
+
+    def _why_not(self, *, join: bool) -> Iterator[str]:
+        """Yield why a call is not adopted, beside the reasons of all calls."""
+        if why := self.backgrounds.problem():
+            yield why
+        if not join and not self._is_call:
+            yield "join=False outside of the test's function, so other tests may use the processes"
+        if not join and _caller().startswith(_ELASTIC):
+            yield "torch's elastic agent looks at its processes from time to time"
+
+    def pytest_multihost_services(self) -> Sequence[ServiceKind]:
+        """Offer a service for a world whose test goes on."""
+        return self.backgrounds.kinds()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        """End the ranks that still run when the test's function is over."""
+        self._is_call, is_failed = True, True
+        try:
+            result = yield
+            is_failed = False
+        finally:
+            self._is_call = False
+            self.backgrounds.end(is_failed=is_failed)
+        return result
 
     def pytest_unconfigure(self) -> None:
         """Restore the makers of pools."""

@@ -38,8 +38,8 @@ def adopt_items(items: Iterable[pytest.Item]) -> None:
         found = outcome_of(item)
         if found is None:
             continue
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        if isinstance(found, Adopted) and len(found.sizes) > 1 and RANKS_PARAM not in params:
+        is_list = isinstance(found, Adopted) and len(found.sizes) > 1
+        if is_list and RANKS_PARAM not in _params(item):
             found = Refused("several sizes that are known only after its collection")
         item.stash[OUTCOME] = found
         if isinstance(found, Adopted):
@@ -68,10 +68,17 @@ def announcement(items: Sequence[pytest.Item], *, lists_tests: bool) -> list[str
         total += f"; {refused.total()} run in their own harness: {reasons}"
     if not lists_tests:
         return [total]
-    return [total, *(f"  {nodeid}  {_described(each)}" for nodeid, each in known.items())]
+    shown = [item for item in items if item.nodeid in known]
+    return [total, *(f"  {each.nodeid}  {_described(each, known[each.nodeid])}" for each in shown)]
 
 
-def _described(outcome: Adopted | Refused) -> str:
+def _described(item: pytest.Item, outcome: Adopted | Refused) -> str:
     if isinstance(outcome, Refused):
         return f"not adopted: {outcome.why}"
-    return f"{' or '.join(map(str, outcome.sizes))} ranks"
+    size = _params(item).get(RANKS_PARAM, outcome.sizes[0])
+    return "1 rank" if size == 1 else f"{size} ranks"
+
+
+def _params(item: pytest.Item) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return found

@@ -18,7 +18,8 @@ torch:
     does not skip the rest of its class.
 deepspeed:
   * Fixtures run in each rank. The values that the harness hands to its processes come from rank 0.
-  * A list of sizes runs as one test for each size: test[2], test[4].
+  * A list of sizes runs as one test for each size: test[2], test[4]. An id without the size finds
+    all of them.
   * reuse_dist_env has no effect: each test has new ranks.
   * A hang fails its own test; it does not end the run of pytest.
 spawn:
@@ -30,7 +31,8 @@ spawn:
     test's source shows that nothing else comes between.
   * A pool that pytest_sessionstart makes starts no process as long as it need not. The tasks that
     prepare it run again in the ranks of each call.
-  * join=False, other pools, and processes that the test talks to start as before.
+  * Ranks of join=False end with the function of their test. Those of a fixture start as before.
+  * Other pools, and processes that the test talks to start as before.
   * A rank's output is in the report and in its log, not in capfd.
   * Sweeps and multihost_expect do not apply to a test that runs in pytest's process.
 """

@@ -144,12 +144,12 @@ class Groups:
             answers = Answers(folder)
 
             def run(rank: int) -> None:
-                answers.give(rank, _exit_code_of(group[rank]))
+                answers.give(rank, exit_code_of(group[rank]))
 
             attempt = run_call(run, len(group), timeout_s=timeout_s, leaves=True)
             codes = [answers.of(rank) for rank in range(len(group))]
         for each, code, found in zip(group, codes, attempt.judged.finding.ranks, strict=True):
-            ended = exit_code(found) or code  # of a rank that has left, the function's
+            ended = exit_code(found.facts) or code  # of a rank that has left, the function's
             self._states[id(each)] = _Ended(ended, found.facts.pid or 0)
             if timeout_s is None and ended is None:
                 raise hung_error(attempt)
@@ -191,7 +191,7 @@ class Groups:
         return end
 
 
-def _exit_code_of(process: Any) -> int:  # noqa: ANN401 - of any context
+def exit_code_of(process: Any) -> int:  # noqa: ANN401 - of any context
     """Run a process's function in this rank; return the exit code, as `multiprocessing` has it."""
     try:
         run_as_child(process)

@@ -221,7 +221,7 @@ def test_a_function_that_a_test_spawns_has_a_verdict(worlds: Worlds) -> None:
 
 
 @pytest.mark.unit
-def test_a_call_that_the_test_does_not_wait_for_starts_processes_as_before() -> None:
+def test_a_call_outside_of_a_test_starts_processes_as_before() -> None:
     """Its real function is called."""
     calls, seen = Calls(), []
     calls.start_processes(lambda *args, **_: seen.append(args), print, (1,), 2, join=False)
@@ -259,6 +259,26 @@ class TestOthers(DistributedTest):
     assert sorted(each["world_size"] for each in worlds.all_verdicts) == [2, 2, 2, 3]
 
 
+def test_a_timeout_of_the_run_counts_more_than_that_of_a_class(
+    run_worlds: RunWorlds, pytester: pytest.Pytester
+) -> None:
+    """Without one, a class has its own."""
+    pytester.makeconftest(CONFTEST)
+    source = (
+        POOL
+        + """
+class TestOfASecond(DistributedTest):
+    exec_timeout = 1
+
+    def test_it(self, tmp_path):
+        import time
+        time.sleep(2)
+"""
+    )
+    run_worlds(source, *ARGS).run.assert_outcomes(failed=1)
+    run_worlds(source, *ARGS, "--multihost-timeout=100").run.assert_outcomes(passed=1)
+
+
 def test_what_tests_of_worlds_have_works_on_adopted_tests(
     run_worlds: RunWorlds, pytester: pytest.Pytester
 ) -> None:
@@ -286,3 +306,29 @@ def test_it():
 def test_the_command_lists_what_differs_for_each_adapter() -> None:
     """It prints this text."""
     assert all(f"{name}:\n  * " in DIFFERENCES for name in ADAPTERS)
+
+
+def test_a_test_of_several_sizes_is_found_by_the_id_that_it_has_in_its_harness(
+    run_worlds: RunWorlds,
+) -> None:
+    """With all its sizes; an id with a size finds that one, and any other is not found."""
+    source = """
+import pytest
+
+@pytest.mark.world_size([1, 2])
+@pytest.mark.parametrize("kind", ["a-1", "b"])
+def test_it(kind):
+    pass
+"""
+
+    def ids(*params: str) -> list[str]:
+        chosen = (f"test_worlds.py::test_it[{each}]" for each in params)
+        found = run_worlds(source, *ARGS, "-pno:randomly", "--collect-only", "-q", *chosen)
+        named = (
+            each.strip().partition("[")[2] for each in found.run.outlines if "ranks" not in each
+        )
+        return [each for each in named if each.endswith("]")]
+
+    assert ids("b", "a-1") == ["b-1]", "b-2]", "a-1-1]", "a-1-2]"]
+    assert ids("a-1-2") == ["a-1-2]"]
+    assert ids("b", "c") == []
