@@ -7,6 +7,7 @@ faults, hazards, a verdict and artifacts.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -261,6 +262,9 @@ def _page(attempt: CompletedAttempt) -> str:
 
 def _prepare() -> Callable[[], None]:
     """Prepare the server that forks the ranks of a call."""
+    # The server collects garbage before it forks many worlds. For one world that would cost more
+    # than all else: it copies each page of pytest's process that has an object.
+    gc.freeze()
     prepare_recording()
     return lambda: None
 

@@ -220,6 +220,28 @@ def test_a_function_that_a_test_spawns_has_a_verdict(worlds: Worlds) -> None:
     assert worlds.verdicts["test_it"]["world_size"] == 3
 
 
+@pytest.mark.program(
+    """
+import gc, os, pytest_multihost
+
+def test_it(tmp_path):
+    own, known = os.getpid(), len(gc.get_objects())
+    def note(phase, info):
+        if os.getpid() != own:
+            with (tmp_path / "seen").open("a") as file:
+                print(len(gc.get_objects()), file=file)
+    gc.callbacks.append(note)
+    pytest_multihost.spawn(lambda rank: gc.collect())
+    gc.callbacks.remove(note)
+    assert max(map(int, (tmp_path / "seen").read_text().split())) < known / 2
+""",
+    *ARGS,
+)
+def test_the_processes_of_a_call_collect_no_garbage_of_pytests_process(worlds: Worlds) -> None:
+    """They would copy all its memory: half of the time of a call in a suite of torch."""
+    worlds.run.assert_outcomes(passed=1)
+
+
 @pytest.mark.unit
 def test_a_call_outside_of_a_test_starts_processes_as_before() -> None:
     """Its real function is called."""
