@@ -1,7 +1,7 @@
 """What does a passing test hide? Score what sweeps find in the corpus of latent weaknesses.
 
     python benchmarks/latent.py [--budget SECONDS] [--only NAME] [--backend NAME] [--json FILE]
-                                [--repeat TIMES]
+                                [--repeat TIMES] [--keep FOLDER]
     python benchmarks/latent.py --by-hand [...]
     python benchmarks/latent.py --undisturbed 5 [...]
 
@@ -20,6 +20,8 @@ not show that each time.
 --by-hand runs each latent program with the fault that is written beside it instead: does it hang
 then, or leave ranks waiting for one that has failed, or is it wrong, and is a line named that is
 marked in it? Exits with 1 if a program does not. Programs without such a fault are left out.
+
+--keep copies each sweep.json to a folder.
 
 --undisturbed runs every program so many times as it is. All must pass.
 """
@@ -166,7 +168,7 @@ def main() -> int:
         rows = list(_printed(_run_by_hand(programs)))
         failures = _summary_by_hand(rows)
     else:
-        rows = list(_printed(_sweep(programs, options.budget, options.repeat)))
+        rows = list(_printed(_sweep(programs, options.budget, options.repeat, options.keep)))
         failures = summary(rows)
     if options.json:
         text = json.dumps([asdict(row) for row in rows], indent=1)
@@ -185,6 +187,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=60, help="seconds for each sweep")
     parser.add_argument("--repeat", type=int, default=0, help="so many times, each witness")
     parser.add_argument("--json", default="", help="file for the scores")
+    parser.add_argument("--keep", default="", help="folder for copies of all sweep.json")
     return parser.parse_args()
 
 
@@ -262,13 +265,17 @@ def _run_by_hand(programs: Programs) -> Iterator[Exposed]:
             yield exposed(nodeid, expected, verdicts.get(nodeid))
 
 
-def _sweep(programs: Programs, budget: float, times: int) -> Iterator[Swept]:
+def _sweep(programs: Programs, budget: float, times: int, keep: str) -> Iterator[Swept]:
     for expectations in programs.values():
         for nodeid, expected in expectations.items():
             with tempfile.TemporaryDirectory(prefix="multihost-latent-") as scratch:
                 ended = _pytest([nodeid, "--multihost-artifacts", scratch], {SWEEP: str(budget)})
                 files = list(Path(scratch).glob("*/*/sweep.json"))
                 found = json.loads(files[0].read_text(encoding="utf-8")) if files else None
+            if keep and found:
+                Path(keep).mkdir(parents=True, exist_ok=True)
+                name = re.sub(r"\W+", "-", nodeid)
+                Path(keep, f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
             if found is None:
                 print(f"pytest ended with {ended.returncode}:\n{ended.stdout}")
             row = swept(nodeid, expected, found)

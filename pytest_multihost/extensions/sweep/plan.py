@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun
+from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun, Weight
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
 from pytest_multihost.extensions.sweep.local_decisions.decisions import (
@@ -82,4 +82,13 @@ def _disturbances(chosen: Iterable[_Chosen], run: UndisturbedRun) -> Iterator[Di
         fault = holders.of_any(choice.fault, choice.passed)
         if repr(fault) not in seen:
             seen.add(repr(fault))
-            yield Disturbance(family, fault, each.role, choice.passed, number, choice.alike)
+            yield Disturbance(
+                family=family,
+                fault=fault,
+                role=each.role,
+                passed=choice.passed,
+                class_=number,
+                alike=choice.alike,
+                choice=Weight(choice.weight).name.lower(),
+                turn=choice.turn,
+            )

@@ -57,6 +57,8 @@ class Disturbance:
         passed: The point, as the undisturbed run passed it.
         class_: The number of its class; disturbances of one class likely show the same.
         alike: Other lines with points of the class; not each is tried.
+        choice: The kind of choice, in small letters; empty for a fault that no plan has chosen.
+        turn: The turn of the choice; 0 is the likeliest one of its class.
     """
 
     family: str
@@ -65,6 +67,8 @@ class Disturbance:
     passed: RecordedPoint
     class_: int
     alike: tuple[Place, ...] = ()
+    choice: str = field(default="", compare=False)
+    turn: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -708,3 +708,10 @@ def test_a_sweep_holds_a_rank_for_seconds_before_a_monitored_barrier() -> None:
     assert any(held_alone("monitored_barrier"))
     assert held_alone("barrier")
     assert not any(held_alone("barrier"))
+
+
+def test_a_disturbance_says_which_kind_of_choice_it_is() -> None:
+    """So the sweeps of a corpus show what each kind of choice costs and finds."""
+    found = plan_sweep(primary_saves(), size=3).disturbances
+    kinds = {(each.choice, each.fault.kind) for each in found}
+    assert {("late_at_shared_change", "hold"), ("stale", "stale_files")} <= kinds
