@@ -21,7 +21,7 @@ def meet() -> None:
 
 @latent(family="late", ranks=2, backend="gloo", timeout=40.0)
 def test_second_save_asks_whether_the_process_of_dcp_is_there(world, shared_tmp_path) -> None:
-    """The first save starts a process in a thread; a second one agrees on a port if it is not there.
+    """The first save starts a process in a thread; a second one agrees on a port if there is none.
 
     Each rank asks for itself, so a rank whose thread is late broadcasts alone.
 

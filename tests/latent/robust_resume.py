@@ -1,4 +1,4 @@
-"""Runs that are resumed and saved in order on all ranks; the twins of silent_resume.py and others."""
+"""Runs that are resumed and saved in order on all ranks: twins of silent_resume.py and others."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_only_the_primary_restores_its_random_state(world, shared_tmp_path) -> N
 
 @robust(ranks=3, backend="gloo")
 def test_dropout_is_replayed_with_the_state_before(world) -> None:
-    """A recomputed layer restores the random state as often as the rank has batches to recompute."""
+    """A recomputed layer restores the random state, as often as its rank has batches."""
     torch.manual_seed(world.rank)
     for number in range(2 + world.rank):
         state = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""A resumed or saved run is not whole on one rank, no rank fails or waits, and no test asserts it."""
+"""A resumed or saved run is not whole on one rank, and neither a rank nor a test notices it."""
 
 from __future__ import annotations
 
