@@ -1,7 +1,7 @@
 """What does a passing test hide? Score what sweeps find in the corpus of latent weaknesses.
 
     python benchmarks/latent.py [--budget SECONDS] [--only NAME] [--backend NAME] [--json FILE]
-                                [--repeat TIMES] [--keep FOLDER]
+                                [--repeat TIMES] [--keep FOLDER] [--every NUMBER]
     python benchmarks/latent.py --by-hand [...]
     python benchmarks/latent.py --undisturbed 5 [...]
 
@@ -21,7 +21,8 @@ not show that each time.
 then, or leave ranks waiting for one that has failed, or is it wrong, and is a line named that is
 marked in it? Exits with 1 if a program does not. Programs without such a fault are left out.
 
---keep copies each sweep.json to a folder.
+--keep copies each sweep.json to a folder. --every 4 takes the first of four programs, which is a
+quarter of each module.
 
 --undisturbed runs every program so many times as it is. All must pass.
 """
@@ -160,7 +161,7 @@ class Swept:
 def main() -> int:
     """Run what is asked for, print it, and return the exit code."""
     options = _options()
-    programs = _programs(options.only, options.backend)
+    programs = thinned(_programs(options.only, options.backend), options.every)
     if options.undisturbed:
         return _run_undisturbed(programs, options.undisturbed)
     rows: list[Exposed] | list[Swept]
@@ -187,6 +188,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=60, help="seconds for each sweep")
     parser.add_argument("--repeat", type=int, default=0, help="so many times, each witness")
     parser.add_argument("--json", default="", help="file for the scores")
+    parser.add_argument("--every", type=int, default=1, help="only the first of so many programs")
     parser.add_argument("--keep", default="", help="folder for copies of all sweep.json")
     return parser.parse_args()
 
@@ -205,6 +207,16 @@ def _programs(only: str, backend: str) -> Programs:
             module = each["nodeid"].partition("::")[0]
             programs.setdefault(module, {})[each["nodeid"]] = each["expected"]
     return programs
+
+
+def thinned(programs: Programs, every: int) -> Programs:
+    """Return the first of so many programs of all modules together."""
+    nodeids = [nodeid for found in programs.values() for nodeid in found]
+    kept = frozenset(nodeids[::every])
+    return {
+        module: {nodeid: each for nodeid, each in found.items() if nodeid in kept}
+        for module, found in programs.items()
+    }
 
 
 def _pytest(

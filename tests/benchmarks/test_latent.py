@@ -266,3 +266,10 @@ def test_the_score_counts_wrong_results_apart(
     rows = capsys.readouterr().out.splitlines()
     assert "  waits             100.0% (1 of 1)" in rows
     assert "  wrong             0.0% (0 of 1)" in rows
+
+
+def test_a_part_of_the_corpus_has_programs_of_all_modules(latent: ModuleType) -> None:
+    """So a short run still tells of each kind."""
+    programs = {"late.py": {"a": {}, "b": {}, "c": {}}, "fails.py": {"d": {}, "e": {}}}
+    assert latent.thinned(programs, 1) == programs
+    assert latent.thinned(programs, 2) == {"late.py": {"a": {}, "c": {}}, "fails.py": {"e": {}}}

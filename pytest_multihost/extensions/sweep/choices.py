@@ -88,6 +88,7 @@ class UndisturbedRun:
         values: Functions whose numbers become NaN on one rank.
         local: The decisions that ranks take from data that they alone see.
         has_values: Whether ranks have stated values that all are to have.
+        has_hashes: Whether the test's code may depend on hashes of strings.
     """
 
     points: Records
@@ -98,6 +99,7 @@ class UndisturbedRun:
     values: Sequence[str] = ()
     local: LocalDecisions = NO_DECISIONS
     has_values: bool = False
+    has_hashes: bool = True
 
     @classmethod
     def of(
@@ -109,6 +111,7 @@ class UndisturbedRun:
         local: LocalDecisions = NO_DECISIONS,
         *,
         has_values: bool = False,
+        has_hashes: bool = True,
     ) -> UndisturbedRun:
         """Return the run with the given points."""
         return cls(
@@ -120,6 +123,7 @@ class UndisturbedRun:
             values=values,
             local=local,
             has_values=has_values,
+            has_hashes=has_hashes,
         )
 
     @property

@@ -30,6 +30,7 @@ def plan_sweep(
     values: Sequence[str] = (),
     local: LocalDecisions = NO_DECISIONS,
     has_values: bool = False,
+    has_hashes: bool = True,
 ) -> SweepPlan:
     """Plan the sweep of a test.
 
@@ -40,11 +41,20 @@ def plan_sweep(
         values: Functions whose numbers become NaN on one rank.
         local: The decisions that ranks take from data that they alone see.
         has_values: Whether ranks have stated values that all are to have.
+        has_hashes: Whether the test's code may depend on hashes of strings.
 
     Returns:
         The plan, with the disturbances in the order of their runs.
     """
-    run = UndisturbedRun.of(points, size, decisions, values, local, has_values=has_values)
+    run = UndisturbedRun.of(
+        points,
+        size,
+        decisions,
+        values,
+        local,
+        has_values=has_values,
+        has_hashes=has_hashes,
+    )
     wanted = [FAMILIES[name].load() for name in families]
     chosen = [
         _Chosen(choice, ranks, family)

@@ -129,12 +129,12 @@ def test_a_proven_witness_is_repeated_beside_the_last_worlds() -> None:
 
 
 def test_a_world_whose_server_is_not_ready_comes_after_the_others() -> None:
-    """Even after repeats; it is awaited only if nothing else is left, and nothing runs."""
+    """Even after repeats; a sweep with nothing else to run knows that it has yet to come."""
     sweep = begun(3)
     unready = sweep.rest[0]
 
     def step() -> Step | None:
-        return sweep.next_step(has_time=True, is_ready=lambda each: each != unready)
+        return sweep.next_step(has_time=True, is_ready=lambda each: each.disturbance != unready)
 
     second, third = step(), step()
     assert second is not None
@@ -152,9 +152,32 @@ def test_a_world_whose_server_is_not_ready_comes_after_the_others() -> None:
         assert again is not None
         assert again.purpose == "repeat"
         sweep.take(again, run_of(again, "hung", "proof"))
-    last = step()
+    assert step() is None
+    assert sweep.has_next(has_time=True)
+    last = sweep.next_step(has_time=True)
     assert last is not None
     assert last.disturbance == unready
+
+
+def test_a_measurement_whose_server_is_not_ready_holds_up_no_other_world() -> None:
+    """What ends a wait is measured on another clock, whose server takes seconds to start."""
+    sweep = begun(2)
+    sweep.measures = lambda _: ["jumps"]
+    late = sweep.rest[1]
+    assert take(sweep, "hung", "proof").purpose == "sweep"
+
+    def step(*ready: str) -> Step | None:
+        return sweep.next_step(
+            has_time=True,
+            is_ready=lambda each: each.clock in ready and (each.disturbance != late),
+        )
+
+    while (again := step("own")) is not None:
+        sweep.take(again, run_of(again, "hung", "proof"))
+    assert sweep.has_next(has_time=True)
+    measuring = step("own", "jumps")
+    assert measuring is not None
+    assert (measuring.purpose, measuring.clock) == ("measure", "jumps")
 
 
 def confirmed() -> OneSweep:

@@ -259,6 +259,13 @@ def test_fresh_interpreters_come_last() -> None:
     assert kinds(plan)[-1] == "hash_seed"
 
 
+def test_code_without_sets_gets_no_other_hashes() -> None:
+    """Each seed needs an interpreter that imports everything again."""
+    plan = plan_sweep(primary_saves(), size=3, has_hashes=False)
+    assert not of_kind(plan, "hash_seed")
+    assert plan.disturbances
+
+
 def test_a_fault_of_hashes_names_their_seed() -> None:
     """So the token of a run that shows a weakness repeats it."""
     seeds = [each.fault.params["seed"] for each in of_kind(_hashes(), "hash_seed")]

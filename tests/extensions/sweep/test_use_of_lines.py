@@ -1,4 +1,4 @@
-"""What a function does with the value of a line."""
+"""What a function does with the value of a line, and whether code depends on hashes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.extensions.sweep.local_decisions.source import use_of_line
+from pytest_multihost.extensions.sweep.local_decisions.source import (
+    may_depend_on_hashes,
+    use_of_line,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -59,3 +62,30 @@ def test_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("if")
     for name in ("broken.py", "missing.py"):
         assert use_of_line(str(tmp_path / name), 1) == "other"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("for name in {'loss', 'seconds'}: reduce(name)", True),
+        ("found = {each.name for each in folder}", True),
+        ("names = set(read())", True),
+        ("shard = hash(name) % size", True),
+        ("for name in one.keys() - other.keys(): reduce(name)", True),
+        ("if kind in {'sum', 'mean'}: reduce()", False),
+        ("found = {name: 1 for name in names}", False),
+        ("total.set(1); model.hash(2)", False),
+    ],
+)
+def test_code_depends_on_hashes_if_it_makes_sets(
+    source: str, *, expected: bool, tmp_path: Path
+) -> None:
+    """A set that is only asked for an element has no order that shows."""
+    file = tmp_path / "module.py"
+    file.write_text(source + "\n")
+    assert may_depend_on_hashes(str(file)) == expected
+
+
+def test_source_that_cannot_be_read_may_depend_on_hashes(tmp_path: Path) -> None:
+    """A hash seed costs time, and a weakness that is missed costs more."""
+    assert may_depend_on_hashes(str(tmp_path / "missing.py"))

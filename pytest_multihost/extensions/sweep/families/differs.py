@@ -38,7 +38,8 @@ SKEW_S = 7200.0
 def _plan(role: Role) -> Iterator[Choice]:
     """Yield the choices for a role.
 
-    A hash seed needs fresh interpreters, so only one rank of the world gets one.
+    A hash seed needs fresh interpreters, which take longer than all other disturbances of a small
+    test. So only one rank of the world gets one, and only if the test's code makes sets.
     """
     for turn, rank in enumerate(role.disturbed):
         points = role.of_rank(rank)
@@ -52,7 +53,7 @@ def _plan(role: Role) -> Iterator[Choice]:
     own = role.of_rank(rank)
     if role.run.has_values and not own:  # collectives that C++ launches are not points
         own = [RecordedPoint(rank, START, 0)]
-    if own and role.ranks == role.run.roles[-1]:
+    if own and role.run.has_hashes and role.ranks == role.run.roles[-1]:
         for fault in _hashes(rank):
             yield Choice(LAST_TURN, Weight.HASH_SEED, fault, own[-1], "hashes")
 

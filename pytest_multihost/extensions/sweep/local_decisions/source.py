@@ -1,4 +1,4 @@
-"""Reads the source around a call: does its result only decide an assertion, or is it returned?"""
+"""Reads source: what becomes of the result of a call, and whether a file depends on hashes."""
 
 from __future__ import annotations
 
@@ -111,3 +111,37 @@ def _uses(trees: list[ast.expr], names: set[str]) -> bool:
     return any(
         isinstance(each, ast.Name) and each.id in names for tree in trees for each in ast.walk(tree)
     )
+
+
+_OF_HASHES = frozenset({"set", "frozenset", "hash"})
+_VIEWS = frozenset({"keys", "items"})
+
+
+@lru_cache(maxsize=256)
+def may_depend_on_hashes(file: str) -> bool:
+    """Return whether code of a file may depend on hashes of strings, such as the order of a set.
+
+    A set that is only asked whether it has something does not count. A file that cannot be read
+    may depend on anything.
+    """
+    tree = _tree(file)
+    if tree is None or not tree.body:
+        return True
+    asked = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        for each in node.comparators
+    }
+    return any(_is_of_hashes(each) for each in ast.walk(tree) if id(each) not in asked)
+
+
+def _is_of_hashes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    if isinstance(node, ast.BinOp):  # views of keys make sets
+        sides = (node.left, node.right)
+        calls = [each.func for each in sides if isinstance(each, ast.Call)]
+        return any(isinstance(each, ast.Attribute) and each.attr in _VIEWS for each in calls)
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id in _OF_HASHES

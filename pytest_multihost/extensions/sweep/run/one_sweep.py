@@ -121,52 +121,42 @@ class OneSweep:
         self,
         *,
         has_time: bool,
-        is_ready: Callable[[Disturbance], bool] = lambda _: True,
+        is_ready: Callable[[Step], bool] = lambda _: True,
         fits: Callable[[Step, DisturbedRun], bool] = lambda _step, _witness: True,
     ) -> Step | None:
         """Return the next world to run beside the running ones; None if there is none now.
 
         Args:
             has_time: Whether the budget allows another disturbance.
-            is_ready: Returns whether a disturbance could be run without waiting for a server. One
-                for which it cannot is returned if there is nothing else, and nothing runs.
+            is_ready: Returns whether a step could be run without waiting for a server.
             fits: Returns whether the time that is left is enough to run a witness again.
         """
-        step = self._next(has_time=has_time, is_ready=is_ready, fits=fits)
-        if step is not None:
-            self._running.append(step)
+        self._lacked_time |= bool(self.rest) and not has_time
+        step = next(filter(is_ready, self._candidates(has_time=has_time, fits=fits)), None)
+        if step is None:
+            return None
+        step = self._begun(step)
+        self._running.append(step)
         return step
 
-    def _next(
-        self,
-        *,
-        has_time: bool,
-        is_ready: Callable[[Disturbance], bool],
-        fits: Callable[[Step, DisturbedRun], bool],
-    ) -> Step | None:
+    def has_next(
+        self, *, has_time: bool, fits: Callable[[Step, DisturbedRun], bool] = lambda _s, _w: True
+    ) -> bool:
+        """Return whether there is a world to run now, once its server is ready."""
+        return any(True for _ in self._candidates(has_time=has_time, fits=fits))
+
+    def _candidates(
+        self, *, has_time: bool, fits: Callable[[Step, DisturbedRun], bool]
+    ) -> Iterator[Step]:
+        """Yield the steps that could begin now, the most urgent first."""
         if any(each.purpose == "confirm" and each.clock == "own" for each in self._running):
-            return None  # it runs alone
-        if self._again:
-            return self._again.popleft()
-        self._lacked_time |= bool(self.rest) and not has_time
-        unready = None
+            return  # it runs alone
+        yield from self._again
         running = [each.disturbance for each in self._running if each.purpose == "sweep"]
         for each in self.rest if has_time else ():
-            if not order_rest([each], self.runs, running):
-                continue
-            if is_ready(each):
-                return self._first_run(each)
-            unready = unready or each
-        for step, witness in self._steps_again():
-            if fits(step, witness):
-                return self._begun(step)
-        if unready is not None and not self._running:
-            return self._first_run(unready)
-        return None
-
-    def _first_run(self, disturbance: Disturbance) -> Step:
-        self.rest.remove(disturbance)
-        return Step(disturbance, "sweep")
+            if order_rest([each], self.runs, running):
+                yield Step(each, "sweep")
+        yield from (step for step, witness in self._steps_again() if fits(step, witness))
 
     def _steps_again(self) -> Iterator[tuple[Step, DisturbedRun]]:
         """Yield the steps that run witnesses again now, the most urgent first, with the witness.
@@ -187,6 +177,12 @@ class OneSweep:
 
     def _begun(self, step: Step) -> Step:
         """Count a step that is about to begin; the first of a witness keeps its artifacts."""
+        if step in self._again:
+            self._again.remove(step)
+            return step
+        if step.purpose == "sweep":
+            self.rest.remove(step.disturbance)
+            return step
         if step.purpose == "measure":
             self._measured[step.disturbance, step.clock] += 1
             return step

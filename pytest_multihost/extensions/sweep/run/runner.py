@@ -81,15 +81,8 @@ class Runner:
             KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         self._fill()
-        while self._steps:
-            for request, answer in self.lanes.wait(min(TICK_S, self._left_s)):
-                step = self._steps.pop(request.serial)
-                if isinstance(answer, WorldRun):
-                    self.sweep.take(step, replace(answer.run, disturbance=step.disturbance))
-                elif isinstance(answer, WaitMeasured):
-                    self.sweep.take_end(step, answer.end)
-                elif not self.sweep.lose(step):
-                    self.lost.append(answer.why)
+        while self._steps or self._awaits_server():
+            self._take_answers()
             if self._left_s <= 0:
                 self._cut()
                 return
@@ -97,6 +90,20 @@ class Runner:
                 self.worlds.prepare_clock(self.sweep, self._steps.values())
             self._fill()
             self._show()
+
+    def _take_answers(self) -> None:
+        """Wait for worlds that end; if none runs, for a moment, in which a server may start."""
+        if not self._steps:
+            time.sleep(_SERVER_POLL_S)
+            return
+        for request, answer in self.lanes.wait(min(TICK_S, self._left_s)):
+            step = self._steps.pop(request.serial)
+            if isinstance(answer, WorldRun):
+                self.sweep.take(step, replace(answer.run, disturbance=step.disturbance))
+            elif isinstance(answer, WaitMeasured):
+                self.sweep.take_end(step, answer.end)
+            elif not self.sweep.lose(step):
+                self.lost.append(answer.why)
 
     @property
     def _left_s(self) -> float:
@@ -117,17 +124,11 @@ class Runner:
         """Begin steps while the machine has room for more worlds."""
         ranks = self.worlds.attempt.judged.result.spec.size
         while has_room(len(self._steps), ranks):
-            left_s = self.began_s + self.budget_s - time.monotonic()
             step = self.sweep.next_step(
-                has_time=left_s > self._reserve_s(),
-                is_ready=self.worlds.is_ready,
-                fits=self._fits,
+                has_time=self._has_time(), is_ready=self.worlds.is_ready_for, fits=self._fits
             )
             if step is None:
                 return
-            if not self._has_servers(step):
-                self.sweep.cut(step)
-                continue
             try:
                 launchers = self.worlds.launchers(step)
             except LaunchError as error:
@@ -142,21 +143,17 @@ class Runner:
             self._overdue_s = time.monotonic() + 1.0 + 2 * self.worlds.usual_s
             self.lanes.begin(request, launchers)
 
-    def _has_servers(self, step: Step) -> bool:
-        """Wait for the servers of a step; return whether they are ready before the time is over."""
-        while not self.worlds.is_ready_for(step):
-            if self._left_s <= 0:
-                return False
-            time.sleep(_SERVER_POLL_S)
-        return True
+    def _awaits_server(self) -> bool:
+        """Return whether a step could begin if its server were ready."""
+        return self.sweep.has_next(has_time=self._has_time(), fits=self._fits)
+
+    def _has_time(self) -> bool:
+        """Return whether the budget allows another disturbance."""
+        left_s = self.began_s + self.budget_s - time.monotonic()
+        return left_s > self._reserve_s()
 
     def _fits(self, step: Step, witness: DisturbedRun) -> bool:
-        """Return whether a witness can run again in the time that is left.
-
-        While others run, a server that is still starting is not awaited.
-        """
-        if self._steps and not self.worlds.is_ready_for(step):
-            return False
+        """Return whether a witness can run again in the time that is left."""
         return self.worlds.forecast_s(step, witness) < self._left_s
 
     def _reserve_s(self) -> float:

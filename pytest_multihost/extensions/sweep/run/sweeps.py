@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import ValueStated
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.result import utc_text
+from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.live_display import write_through
@@ -28,12 +30,14 @@ from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.report.layout import Section
 from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
+from pytest_multihost.extensions.sweep.classes import Records
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import (
     LanePool,
 )
 from pytest_multihost.extensions.sweep.local_decisions.decisions import local_decisions
+from pytest_multihost.extensions.sweep.local_decisions.source import may_depend_on_hashes
 from pytest_multihost.extensions.sweep.marker import REMAINS, SEEN, SweepRequest
 from pytest_multihost.extensions.sweep.options import SHOW
 from pytest_multihost.extensions.sweep.plan import plan_sweep
@@ -167,6 +171,7 @@ class Sweeps:
             values=request.values,
             local=local_decisions(item.stash[SEEN], finds_data=request.finds_data),
             has_values=any(isinstance(each.body, ValueStated) for each in world.history),
+            has_hashes=any(map(may_depend_on_hashes, _sources(item, points))),
         )
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
@@ -229,6 +234,20 @@ class Sweeps:
             duration_s=round(time.monotonic() - began_s, 3),
             lanes=runner.most,
         )
+
+
+def _sources(item: pytest.Item, points: Records) -> set[str]:
+    """Return the files of the user's code that a test has run, as far as its points tell them."""
+    root = item.config.rootpath
+    places = [each.where.file for found in points.values() for each in found if each.where]
+    named = [
+        str(found)
+        for record in item.stash[SEEN].values()
+        for call in record.calls
+        if (found := getattr(sys.modules.get(call.target.partition(":")[0]), "__file__", None))
+    ]
+    own = {str(item.path), *(str(root / each) for each in places), *named}
+    return {each for each in own if not is_library(each)}
 
 
 def _begin(plan: SweepPlan, worlds: Worlds) -> OneSweep:

@@ -285,10 +285,6 @@ class Worlds:
         shares = self.shares_of_step(step)
         return {repr(needs): self.run.launchers.get(needs) for needs, _ in shares}
 
-    def is_ready(self, disturbance: Disturbance) -> bool:
-        """Return whether the servers of a disturbance can start its ranks at once."""
-        return self.is_ready_for(Step(disturbance, "sweep"))
-
     def is_ready_for(self, step: Step) -> bool:
         """Return whether the servers of a step can start its ranks at once."""
         return all(self.run.launchers.is_ready(needs) for needs, _ in self.shares_of_step(step))
