@@ -82,10 +82,37 @@ def test_code_depends_on_hashes_if_it_makes_sets(
 ) -> None:
     """A set that is only asked for an element has no order that shows."""
     file = tmp_path / "module.py"
-    file.write_text(source + "\n")
-    assert may_depend_on_hashes(str(file)) == expected
+    file.write_text(f"def test():\n    {source}\n")
+    assert may_depend_on_hashes(str(file), ["test"]) == expected
+
+
+SHARED = """
+NAMES = {"loss", "seconds"}
+class Metrics:
+    def reduce(self):
+        return [each for each in NAMES]
+def helper(metrics):
+    return metrics.reduce()
+def metrics():
+    return 1
+def test_uses(): helper(1)
+def test_asks(metrics): return metrics
+def test_reduces(model): model.reduce()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("test_uses", True), ("test_asks", False), ("test_reduces", True)]
+)
+def test_code_that_a_test_does_not_use_says_nothing(
+    name: str, *, expected: bool, tmp_path: Path
+) -> None:
+    """Functions, methods, fixtures and constants are known by their names."""
+    file = tmp_path / "module.py"
+    file.write_text(SHARED)
+    assert may_depend_on_hashes(str(file), [name]) == expected
 
 
 def test_source_that_cannot_be_read_may_depend_on_hashes(tmp_path: Path) -> None:
     """A hash seed costs time, and a weakness that is missed costs more."""
-    assert may_depend_on_hashes(str(tmp_path / "missing.py"))
+    assert may_depend_on_hashes(str(tmp_path / "missing.py"), ["test"])

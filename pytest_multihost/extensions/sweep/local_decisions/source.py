@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Literal
 
@@ -117,23 +117,52 @@ _OF_HASHES = frozenset({"set", "frozenset", "hash"})
 _VIEWS = frozenset({"keys", "items"})
 
 
-@lru_cache(maxsize=256)
-def may_depend_on_hashes(file: str) -> bool:
-    """Return whether code of a file may depend on hashes of strings, such as the order of a set.
+def may_depend_on_hashes(file: str, functions: Iterable[str]) -> bool:
+    """Return whether functions of a file may depend on hashes of strings, as the order of a set.
 
-    A set that is only asked whether it has something does not count. A file that cannot be read
+    A set that is only asked whether it has something does not count. What a function names, and
+    what has the name of its parameter, such as a fixture, belongs to it. A file that cannot be read
     may depend on anything.
     """
     tree = _tree(file)
     if tree is None or not tree.body:
         return True
-    asked = {
-        id(each)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Compare)
-        for each in node.comparators
-    }
-    return any(_is_of_hashes(each) for each in ast.walk(tree) if id(each) not in asked)
+    return any(map(_makes_sets, _used_by(tree, functions)))
+
+
+def _used_by(tree: ast.Module, names: Iterable[str]) -> Iterator[ast.stmt]:
+    """Yield the definitions and the assignments of a module that functions use."""
+    named: dict[str, list[ast.stmt]] = {}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            named.setdefault(each.name, []).append(each)
+    for each in tree.body:
+        for name in _assigned(each):
+            named.setdefault(name, []).append(each)
+    left, done = list(names), set[str]()
+    while left:
+        name = left.pop()
+        if name in done:
+            continue
+        done.add(name)
+        for found in named.get(name, ()):
+            yield found
+            left += filter(None, map(_name_of, ast.walk(found)))
+
+
+def _name_of(node: ast.AST) -> str | None:
+    """Return the name that a node uses, or the parameter's name; None if it has none."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+            return name
+    return None
+
+
+def _makes_sets(tree: ast.stmt) -> bool:
+    nodes = list(ast.walk(tree))
+    compared = (each.comparators for each in nodes if isinstance(each, ast.Compare))
+    asked = {id(each) for found in compared for each in found}
+    return any(_is_of_hashes(each) for each in nodes if id(each) not in asked)
 
 
 def _is_of_hashes(node: ast.AST) -> bool:

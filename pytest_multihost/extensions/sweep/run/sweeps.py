@@ -171,7 +171,7 @@ class Sweeps:
             values=request.values,
             local=local_decisions(item.stash[SEEN], finds_data=request.finds_data),
             has_values=any(isinstance(each.body, ValueStated) for each in world.history),
-            has_hashes=any(map(may_depend_on_hashes, _sources(item, points))),
+            has_hashes=_may_depend_on_hashes(item, points),
         )
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
@@ -236,18 +236,23 @@ class Sweeps:
         )
 
 
-def _sources(item: pytest.Item, points: Records) -> set[str]:
-    """Return the files of the user's code that a test has run, as far as its points tell them."""
+def _may_depend_on_hashes(item: pytest.Item, points: Records) -> bool:
+    """Return whether the user's code may depend on hashes, as far as the first run tells of it."""
     root = item.config.rootpath
-    places = [each.where.file for found in points.values() for each in found if each.where]
-    named = [
-        str(found)
-        for record in item.stash[SEEN].values()
-        for call in record.calls
-        if (found := getattr(sys.modules.get(call.target.partition(":")[0]), "__file__", None))
-    ]
-    own = {str(item.path), *(str(root / each) for each in places), *named}
-    return {each for each in own if not is_library(each)}
+    functions = {str(item.path): {getattr(item, "originalname", None) or item.name}}
+    for passed in points.values():
+        for where in (each.where for each in passed if each.where is not None):
+            name = where.function.rpartition(".")[2]
+            functions.setdefault(str(root / where.file), set()).add(name)
+    for target in {call.target for each in item.stash[SEEN].values() for call in each.calls}:
+        module, _, name = target.partition(":")
+        if (file := getattr(sys.modules.get(module), "__file__", None)) is not None:
+            functions.setdefault(file, set()).add(name.rpartition(".")[2])
+    return any(
+        may_depend_on_hashes(file, names)
+        for file, names in functions.items()
+        if not is_library(file)
+    )
 
 
 def _begin(plan: SweepPlan, worlds: Worlds) -> OneSweep:
