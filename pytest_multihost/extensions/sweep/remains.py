@@ -16,7 +16,14 @@ from pytest_multihost.core.launch.scratch import shared_directory
 from pytest_multihost.core.model.json_values import from_json, parse_json, to_json
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.extensions.sweep.order import Clash, read_clashes
-from pytest_multihost.extensions.sweep.saved import Damage, SavedFiles, find_damage, look_at
+from pytest_multihost.extensions.sweep.saved import (
+    NO_ACTS,
+    Acts,
+    Damage,
+    SavedFiles,
+    find_damage,
+    look_at,
+)
 from pytest_multihost.extensions.sweep.sayings import is_said, lines_said
 
 _USUAL = "usual.json"
@@ -34,6 +41,7 @@ class Remains:
     clashes: tuple[Clash, ...] = ()
     said: tuple[str, ...] | None = None
     files: SavedFiles = field(default_factory=lambda: SavedFiles(is_all=False))
+    acts: Acts = NO_ACTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,6 @@ def compare(usual: Remains, now: Remains, *, overwrites: bool = False) -> Found:
     return Found(
         clashes=tuple(each for each in now.clashes if each.key not in known),
         is_said=is_said(now.said, usual.said),
-        damage=find_damage(usual.files, now.files),
+        damage=find_damage(usual.files, now.files, usual.acts),
         overwrites=overwrites,
     )

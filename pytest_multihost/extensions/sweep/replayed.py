@@ -28,6 +28,7 @@ from pytest_multihost.extensions.sweep.classes import Records
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.remains import Remains, compare, read_remains
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
+from pytest_multihost.extensions.sweep.saved import acts_of
 from pytest_multihost.extensions.sweep.sharing import is_written_before
 from pytest_multihost.intercept.recorded import recorded_points
 
@@ -68,13 +69,14 @@ def _judged(attempt: CompletedAttempt, usual: _Undisturbed) -> DisturbedRun:
     world, undisturbed = attempt.judged.result, usual.judged.result
     points = recorded_points(undisturbed.history, usual.judged.context.place)
     passed = _passed(world.spec, points)
-    now = read_remains(world, attempt.directory, attempt.scratch, usual=usual.remains)
+    remains = replace(usual.remains, acts=acts_of(points))
+    now = read_remains(world, attempt.directory, attempt.scratch, usual=remains)
     return judge_run(
         Disturbance("replay", world.spec.faults[-1], (), passed, 0),
         attempt.judged,
         usual_s=undisturbed.ended_s - undisturbed.started_s,
         usual_differences={each.name for each in disagreements(undisturbed)},
-        found=compare(usual.remains, now, overwrites=is_written_before(points, passed)),
+        found=compare(remains, now, overwrites=is_written_before(points, passed)),
     )
 
 

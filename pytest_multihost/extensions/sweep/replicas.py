@@ -1,9 +1,8 @@
 """States the ranks' parts of replicated state at the end of a test that is swept.
 
-These are the parameters and buffers of torch's DDP modules, and replicated arrays of jax. Their
-ranks are to have equal parameters after each step, and no rank notices if they have not. The
-undisturbed run states them as well: values that differ there are meant to, as the buffers of a
-    batch norm.
+These are the parameters and buffers of torch's DDP modules, replicated arrays of jax, and whether a
+rank has restored the state of its random numbers. No rank notices if they differ. The undisturbed
+run states them as well: values that differ there are meant to, as the buffers of a batch norm.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.core.torch_private import Registry, registries_of
+from pytest_multihost.extensions.sweep.random_states import RandomStates
 from pytest_multihost.extensions.sweep.replicated_arrays import ReplicatedArrays
 
 NAME = "sweep-replicas"
@@ -72,12 +72,12 @@ class _Replica:
 
 
 def stating_replicas(spec: WorldSpec) -> WorldSpec:
-    """Return the spec of a world whose ranks state their DDP modules and replicated arrays."""
+    """Return the spec of a world whose ranks state what is to be equal on all of them."""
     return replace(spec, services={**spec.services, NAME: REPLICAS.part})
 
 
 def join(_spec: RankSpec) -> RankPart:
-    """Note each DDP module and replicated array, and state them at the end of the test's body."""
+    """Note what is to be equal on all ranks, and state it at the end of the test's body."""
     made: list[_Replica] = []
 
     def wrap(module: ModuleType) -> None:
@@ -95,10 +95,13 @@ def join(_spec: RankSpec) -> RankPart:
     after_import(_MODULE, wrap)
     arrays = ReplicatedArrays()
     arrays.watch()
+    states = RandomStates()
+    states.watch()
 
     def state() -> Iterable[ValueStated]:
         yield from _values(made)
         yield from arrays.values()
+        yield from states.values()
 
     return RankPart(state=state)
 

@@ -31,8 +31,8 @@ STALE_S = 2.0
 HASH_SEEDS = (1, 2)
 """The seeds for the disturbed rank. With only one, two texts often have the others' order."""
 
-SKEW_S = 7200.0
-"""How far a clock is wrong: more than the period of hourly work in jobs."""
+SKEW_S = 90_000.0
+"""How far a clock is wrong: a day and an hour, so names after the day and after the hour differ."""
 
 
 def _plan(role: Role) -> Iterator[Choice]:

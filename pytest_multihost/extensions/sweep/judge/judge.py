@@ -40,6 +40,7 @@ from pytest_multihost.extensions.sweep.judge.outcome import (
     outcome_of_ranks,
 )
 from pytest_multihost.extensions.sweep.order import Clash
+from pytest_multihost.extensions.sweep.random_states import NAME as RANDOM_STATES
 from pytest_multihost.extensions.sweep.remains import Found
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
@@ -48,6 +49,9 @@ from pytest_multihost.extensions.sweep.result import (
     RunOutcome,
     Sign,
 )
+
+_ENDS_OF_DATA = frozenset({"short_data", "empty_data"})
+"""Faults after which a rank makes fewer steps, in which it may restore random states."""
 
 NOTHING = Found()
 """No known error in the remains of a world."""
@@ -74,8 +78,9 @@ def judge_run(
     """
     different = disagreements(judged.result)
     unknown = {each.name for each in different if not each.is_asked and not _are_all_known(each)}
+    innocent = {RANDOM_STATES} if disturbance.fault.kind in _ENDS_OF_DATA else set()
     differences = tuple(
-        each for each in different if each.name not in {*usual_differences, *unknown}
+        each for each in different if each.name not in {*usual_differences, *unknown, *innocent}
     )
     world = DisturbedWorld(disturbance, judged, usual_s, differences, found)
     outcome, sign = outcome_of(world)

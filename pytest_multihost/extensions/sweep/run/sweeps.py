@@ -41,6 +41,7 @@ from pytest_multihost.extensions.sweep.local_decisions.source import may_depend_
 from pytest_multihost.extensions.sweep.marker import REMAINS, SEEN, SweepRequest
 from pytest_multihost.extensions.sweep.options import SHOW
 from pytest_multihost.extensions.sweep.plan import plan_sweep
+from pytest_multihost.extensions.sweep.random_states import NAME as RANDOM_STATES
 from pytest_multihost.extensions.sweep.rating.weigh import rate_all
 from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.remains import write_usual
@@ -54,6 +55,7 @@ from pytest_multihost.extensions.sweep.run.live_line import SweepLine
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, counts_by_kind
 from pytest_multihost.extensions.sweep.run.runner import Runner
 from pytest_multihost.extensions.sweep.run.worlds import Worlds
+from pytest_multihost.extensions.sweep.saved import acts_of
 from pytest_multihost.extensions.sweep.sayings import read_logs, usual_lines
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
@@ -170,7 +172,7 @@ class Sweeps:
             decisions=request.decisions,
             values=request.values,
             local=local_decisions(item.stash[SEEN], finds_data=request.finds_data),
-            has_values=any(isinstance(each.body, ValueStated) for each in world.history),
+            has_values=any(_is_replica(each.body) for each in world.history),
             has_hashes=_may_depend_on_hashes(item, points),
         )
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
@@ -186,7 +188,7 @@ class Sweeps:
         sweep = _begin(planned, worlds)
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
-        write_usual(scratch, item.stash[REMAINS])
+        write_usual(scratch, replace(item.stash[REMAINS], acts=acts_of(points)))
         worlds.prepare_servers(sweep.rest)
         runner = Runner(
             lanes=self._open(),
@@ -234,6 +236,11 @@ class Sweeps:
             duration_s=round(time.monotonic() - began_s, 3),
             lanes=runner.most,
         )
+
+
+def _is_replica(body: object) -> bool:
+    """Return whether a rank has stated what it has of replicated state."""
+    return isinstance(body, ValueStated) and body.name != RANDOM_STATES
 
 
 def _may_depend_on_hashes(item: pytest.Item, points: Records) -> bool:

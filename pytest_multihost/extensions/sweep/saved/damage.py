@@ -2,7 +2,8 @@
 
 Only files in order there can be wrong here. Files whose names say that they are temporary never
 count. A file is *vouched for* if another one says that it is good: the mark of a complete
-checkpoint in its folder, or a file such as ``latest`` that names it.
+checkpoint in its folder, or a file such as ``latest`` that names it. So is a folder of weights to
+which a rank gave its last name, or for which it removed older ones.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_multihost.extensions.sweep.saved.acts import NO_ACTS, Acts
 from pytest_multihost.extensions.sweep.saved.look import SavedFiles
 
 FORMAT_MARKS = frozenset({".metadata", "_CHECKPOINT_METADATA", "commit_success.txt", "_SUCCESS"})
@@ -60,8 +62,12 @@ class Damage:
         return f"{self.path} {self.what}"
 
 
-def find_damage(usual: SavedFiles, now: SavedFiles) -> tuple[Damage, ...]:
-    """Return the damage in `now` that `usual` lacks, vouched files first."""
+def find_damage(usual: SavedFiles, now: SavedFiles, acts: Acts = NO_ACTS) -> tuple[Damage, ...]:
+    """Return the damage in `now` that `usual` lacks, vouched files first.
+
+    Args:
+        acts: What the ranks of the undisturbed run have done with these files.
+    """
     if not (usual.is_all and now.is_all):
         return ()
     vouching = {**_marked(usual, now), **_named(usual, now)}
@@ -69,15 +75,79 @@ def find_damage(usual: SavedFiles, now: SavedFiles) -> tuple[Damage, ...]:
     for folder, voucher in vouching.items():
         for damage in _lacking(usual, now, folder, voucher):
             found.setdefault(damage.path, damage)
+    for damage in _published(usual, now, acts):
+        found.setdefault(damage.path, damage)
     for path, each in now.by_path.items():
         before = usual.by_path.get(path)
         if each.problem and before is not None and not before.problem and not _is_temporary(path):
             vouchers = [by for one, by in vouching.items() if _is_in(path, one)]
             by = f", although {vouchers[0]} is there" if vouchers else ""
             found.setdefault(path, Damage(path, f"{each.problem}{by}", bool(vouchers)))
-    for damage in _vanished(usual, now):
+    for damage in (*_apart(usual, now, acts), *_vanished(usual, now)):
         found.setdefault(damage.path, damage)
     return tuple(sorted(found.values(), key=lambda each: (not each.is_vouched, each.path)))
+
+
+def _parts(usual: SavedFiles, acts: Acts) -> dict[str, list[str]]:
+    """Return the weights of each folder whose names differ in a number only, one of each rank."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path in usual.by_path:
+        if path in acts.makers and _has_weights(usual, path):
+            folder, name = posixpath.split(path)
+            groups.setdefault((folder, _NUMBERS.sub("#", name)), []).append(path)
+    return {
+        folder: paths
+        for (folder, _), paths in groups.items()
+        if 1 < len(paths) == len({acts.makers[each] for each in paths})
+    }
+
+
+def _apart(usual: SavedFiles, now: SavedFiles, acts: Acts) -> Iterator[Damage]:
+    """Yield the parts that lie in another folder than the parts of the other ranks.
+
+    Ranks have named the folder differently, as after their own clocks: it has another number.
+    """
+    for folder, paths in _parts(usual, acts).items():
+        if not folder:
+            continue
+        names = {posixpath.basename(each) for each in paths}
+        shape = _NUMBERS.sub("#", folder)
+        there: dict[str, set[str]] = {}
+        for path in now.by_path:
+            inside, name = posixpath.split(path)
+            if name in names and _NUMBERS.sub("#", inside) == shape:
+                there.setdefault(inside, set()).add(name)
+        is_split = len(there) > 1 and sum(map(len, there.values())) == len(names)
+        if not is_split or set().union(*there.values()) != names:
+            continue
+        (least, found), *_ = sorted(there.items(), key=lambda each: (len(each[1]), each[0]))
+        others = next(each for each in there if each != least)
+        for name in sorted(found):
+            yield Damage(f"{least}/{name}", f"is apart from the parts of other ranks in {others}")
+
+
+def _published(usual: SavedFiles, now: SavedFiles, acts: Acts) -> Iterator[Damage]:
+    """Yield the folders that lack the part of a rank, although they were published.
+
+    A folder is published if it got its name last, or if others were removed because it is there.
+    """
+    for folder, paths in _parts(usual, acts).items():
+        lacking = [each for each in paths if each not in now.by_path]
+        if not lacking or len(lacking) == len(paths):
+            continue
+        names = ", ".join(posixpath.basename(each) for each in lacking[:_MOST_LACKING])
+        if any(_is_in(folder, each) for each in acts.published):
+            yield Damage(folder, f"has its last name and lacks {names}", is_vouched=True)
+        elif _are_removed(now, acts, paths):
+            what = f"lacks {names}, although older ones were removed"
+            yield Damage(folder, what, is_vouched=True)
+
+
+def _are_removed(now: SavedFiles, acts: Acts, parts: Sequence[str]) -> bool:
+    """Return whether all older files of the same shape were removed, as in the undisturbed run."""
+    shapes = {_NUMBERS.sub("#", each) for each in parts}
+    older = [each for each in acts.removed if _NUMBERS.sub("#", each) in shapes]
+    return bool(older) and not any(each in now.by_path for each in older)
 
 
 def _vanished(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
@@ -157,6 +227,11 @@ def _pointers(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
         known = {name: target for name, target in targets if target is not None}
         if known and not each.names:
             yield Damage(path, "names nothing")
+        left_out = [target for name, target in known.items() if name not in each.names]
+        if each.names and len(left_out) < len(known) and set(each.names) < set(before.names):
+            there = [e for e in left_out if e in now.by_path and _has_weights(now, e)]
+            if there:
+                yield Damage(path, f"does not name {there[0]}, which is there")
         for name in each.names:
             if name in known and _target(now, path, name) is None:
                 yield Damage(path, f"names {name}, which is not there", is_vouched=True)
