@@ -20,7 +20,8 @@ modules, in this order; all their functions are pure:
 `remains` reads the remains of a world that its events lack: `order` finds collectives
 that cannot match, `saved` damaged files, `sayings` new output of ranks.
 `replicas` has ranks state values that must be equal on all of them, `replicated_arrays` finds such
-arrays of jax, and `random_states` notes who restores random numbers. `replayed` finds out whether a replayed run is wrong, as its sweep did.
+arrays of jax, and `random_states` notes who restores random numbers. `replayed` finds
+out whether a replayed run is wrong, as its sweep did.
 `rating` finds out how much a weakness matters. `reproduce` shows one without this plugin, and
 `references` names public reports of the faults.
 """
