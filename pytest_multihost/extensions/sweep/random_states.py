@@ -42,7 +42,7 @@ _OWN_PURPOSES = frozenset({"torch", "numpy", "random.py"})
 
 @dataclass(slots=True)
 class RandomStates:
-    """What this rank has done with the state of its random numbers.
+    """The calls of this rank that set the state of its random numbers.
 
     Attributes:
         is_restored: Whether it has restored a state.
@@ -72,7 +72,7 @@ class RandomStates:
 
 
 def _wrap(module: ModuleType, *, name: str, note: Callable[[FrameType], None]) -> None:
-    """Replace a function of a module by one that notes its calls from outside of its package."""
+    """Let a function of a module note its calls from outside of its package."""
     original: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(original)

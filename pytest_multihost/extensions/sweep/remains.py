@@ -36,6 +36,7 @@ class Remains:
     Attributes:
         said: The prints, logs and warnings of its ranks; None if they are too long.
         files: The files they have saved in their shared folder.
+        acts: The calls of the undisturbed run on these files.
     """
 
     clashes: tuple[Clash, ...] = ()

@@ -69,7 +69,7 @@ def _judged(attempt: CompletedAttempt, usual: _Undisturbed) -> DisturbedRun:
     world, undisturbed = attempt.judged.result, usual.judged.result
     points = recorded_points(undisturbed.history, usual.judged.context.place)
     passed = _passed(world.spec, points)
-    remains = replace(usual.remains, acts=acts_of(points))
+    remains = replace(usual.remains, acts=acts_of(points, usual.remains.files.by_path))
     now = read_remains(world, attempt.directory, attempt.scratch, usual=remains)
     return judge_run(
         Disturbance("replay", world.spec.faults[-1], (), passed, 0),

@@ -72,12 +72,12 @@ class _Replica:
 
 
 def stating_replicas(spec: WorldSpec) -> WorldSpec:
-    """Return the spec of a world whose ranks state what is to be equal on all of them."""
+    """Return the spec of a world whose ranks state values that must be equal on all of them."""
     return replace(spec, services={**spec.services, NAME: REPLICAS.part})
 
 
 def join(_spec: RankSpec) -> RankPart:
-    """Note what is to be equal on all ranks, and state it at the end of the test's body."""
+    """Note the values that must be equal on all ranks, and state them at the end of the test."""
     made: list[_Replica] = []
 
     def wrap(module: ModuleType) -> None:

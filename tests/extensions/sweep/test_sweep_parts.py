@@ -75,7 +75,7 @@ def test_a_folder_that_got_its_last_name_has_all_parts() -> None:
 
 def test_a_checkpoint_for_which_older_ones_are_removed_has_all_parts() -> None:
     """If the older ones are still there, the program has noticed."""
-    acts = by_ranks(*PARTS, removed=("step-1/shard-0.pt", "step-1/shard-1.pt"))
+    acts = by_ranks(*PARTS, removed=("*/step-1/shard-0.pt", "*/step-1/shard-1.pt"))
     [text] = found(saved(*PARTS), saved(PARTS[0]), acts)
     assert text == "step-3 lacks shard-1.pt, although older ones were removed"
     assert found(saved(*PARTS), saved(PARTS[0], "step-1/shard-0.pt"), acts) == []
@@ -106,6 +106,12 @@ def test_a_file_in_a_folder_that_is_renamed_was_made_by_who_wrote_it() -> None:
         ],
         1: [at(1, "open", "step.tmp/a-1.pt", makes=True), at(1, "open", "log", makes=True)],
     }
-    acts = acts_of(points)
+    acts = acts_of(points, ["step/a-0.pt", "step/a-1.pt", "log"])
     assert acts.makers == {"step/a-0.pt": 0, "step/a-1.pt": 1}
-    assert (acts.published, acts.removed) == (("step",), ("old/a-0.pt",))
+    assert (acts.published, acts.removed) == (("step",), ("*/old/a-0.pt",))
+
+
+def test_a_name_with_a_date_is_known_by_its_glob() -> None:
+    """Points at files whose names differ in each run have globs."""
+    points = {0: [at(0, "open", "run-*_09/a.pt", makes=True)]}
+    assert acts_of(points, ["run-2026-11-29_09/a.pt"]).makers == {"run-2026-11-29_09/a.pt": 0}

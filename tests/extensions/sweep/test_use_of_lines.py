@@ -95,7 +95,10 @@ def helper(metrics):
     return metrics.reduce()
 def metrics():
     return 1
+def check(): return set()
+@latent(seen_by=check)
 def test_uses(): helper(1)
+@latent(seen_by=check)
 def test_asks(metrics): return metrics
 def test_reduces(model): model.reduce()
 """

@@ -1,4 +1,4 @@
-"""Reads source: what becomes of the result of a call, and whether a file depends on hashes."""
+"""Reads source: the use of the result of a call, and whether functions depend on hashes."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ _VIEWS = frozenset({"keys", "items"})
 def may_depend_on_hashes(file: str, functions: Iterable[str]) -> bool:
     """Return whether functions of a file may depend on hashes of strings, as the order of a set.
 
-    A set that is only asked whether it has something does not count. What a function names, and
-    what has the name of its parameter, such as a fixture, belongs to it. A file that cannot be read
-    may depend on anything.
+    A set that is only asked whether it has an element does not count. The definitions that a
+    function names belong to it, and so do those with the name of its parameter, such as fixtures.
+    Decorators do not. A file that cannot be read may depend on anything.
     """
     tree = _tree(file)
     if tree is None or not tree.body:
@@ -130,8 +130,8 @@ def may_depend_on_hashes(file: str, functions: Iterable[str]) -> bool:
     return any(map(_makes_sets, _used_by(tree, functions)))
 
 
-def _used_by(tree: ast.Module, names: Iterable[str]) -> Iterator[ast.stmt]:
-    """Yield the definitions and the assignments of a module that functions use."""
+def _used_by(tree: ast.Module, names: Iterable[str]) -> Iterator[ast.AST]:
+    """Yield the parts of the definitions and assignments of a module that functions use."""
     named: dict[str, list[ast.stmt]] = {}
     for each in ast.walk(tree):
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -146,8 +146,10 @@ def _used_by(tree: ast.Module, names: Iterable[str]) -> Iterator[ast.stmt]:
             continue
         done.add(name)
         for found in named.get(name, ()):
-            yield found
-            left += filter(None, map(_name_of, ast.walk(found)))
+            for each in ast.iter_child_nodes(found):
+                if each not in getattr(found, "decorator_list", ()):
+                    yield each
+                    left += filter(None, map(_name_of, ast.walk(each)))
 
 
 def _name_of(node: ast.AST) -> str | None:
@@ -158,7 +160,7 @@ def _name_of(node: ast.AST) -> str | None:
     return None
 
 
-def _makes_sets(tree: ast.stmt) -> bool:
+def _makes_sets(tree: ast.AST) -> bool:
     nodes = list(ast.walk(tree))
     compared = (each.comparators for each in nodes if isinstance(each, ast.Compare))
     asked = {id(each) for found in compared for each in found}

@@ -188,7 +188,8 @@ class Sweeps:
         sweep = _begin(planned, worlds)
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
-        write_usual(scratch, replace(item.stash[REMAINS], acts=acts_of(points)))
+        remains = item.stash[REMAINS]
+        write_usual(scratch, replace(remains, acts=acts_of(points, remains.files.by_path)))
         worlds.prepare_servers(sweep.rest)
         runner = Runner(
             lanes=self._open(),
@@ -239,7 +240,7 @@ class Sweeps:
 
 
 def _is_replica(body: object) -> bool:
-    """Return whether a rank has stated what it has of replicated state."""
+    """Return whether a rank has stated its part of replicated state."""
     return isinstance(body, ValueStated) and body.name != RANDOM_STATES
 
 

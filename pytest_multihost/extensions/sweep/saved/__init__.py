@@ -1,7 +1,7 @@
 """Reads the files that a test has saved, and finds damaged ones.
 
 `look` reads the test's folder after a world has ended. `formats` says whether a file can be loaded
-as a plain load of its format would. `acts` says what ranks have done with the files, and `damage`
+as a plain load of its format would. `acts` has the calls of ranks on the files, and `damage`
 compares a disturbed run with the undisturbed one; both are pure.
 """
 

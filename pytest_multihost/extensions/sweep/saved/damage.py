@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_multihost.extensions.sweep.saved.acts import NO_ACTS, Acts
+from pytest_multihost.extensions.sweep.saved.acts import NO_ACTS, Acts, has_name
 from pytest_multihost.extensions.sweep.saved.look import SavedFiles
 
 FORMAT_MARKS = frozenset({".metadata", "_CHECKPOINT_METADATA", "commit_success.txt", "_SUCCESS"})
@@ -66,7 +66,7 @@ def find_damage(usual: SavedFiles, now: SavedFiles, acts: Acts = NO_ACTS) -> tup
     """Return the damage in `now` that `usual` lacks, vouched files first.
 
     Args:
-        acts: What the ranks of the undisturbed run have done with these files.
+        acts: The calls of the undisturbed run on these files.
     """
     if not (usual.is_all and now.is_all):
         return ()
@@ -145,9 +145,8 @@ def _published(usual: SavedFiles, now: SavedFiles, acts: Acts) -> Iterator[Damag
 
 def _are_removed(now: SavedFiles, acts: Acts, parts: Sequence[str]) -> bool:
     """Return whether all older files of the same shape were removed, as in the undisturbed run."""
-    shapes = {_NUMBERS.sub("#", each) for each in parts}
-    older = [each for each in acts.removed if _NUMBERS.sub("#", each) in shapes]
-    return bool(older) and not any(each in now.by_path for each in older)
+    older = acts.removed_like(parts)
+    return bool(older) and not any(has_name(path, each) for path in now.by_path for each in older)
 
 
 def _vanished(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
