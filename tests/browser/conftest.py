@@ -103,6 +103,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     swept = tmp_path_factory.mktemp("sweep") / "run" / "test"
     swept.mkdir(parents=True)
     found["sweep"] = write_sweep_page(swept, SWEEP)
+    passing = tmp_path_factory.mktemp("passing") / "run" / "test"
+    passing.mkdir(parents=True)
+    weaknesses = tuple(replace(each, accepted="known") for each in SWEEP.weaknesses)
+    passed = replace(SWEEP, status="passed", weaknesses=weaknesses)
+    found["passed sweep"] = write_sweep_page(passing, passed)
     return found
 
 

@@ -22,7 +22,10 @@ GENEROUS_MS = 5000
         ("small run", 1280, "dark"),
         ("hostile run", 420, "light"),
         ("sweep", 1280, "light"),
-        ("sweep", 420, "dark"),
+        ("sweep", 390, "dark"),
+        ("sweep", 390, "light"),
+        ("passed sweep", 390, "light"),
+        ("passed sweep", 1280, "dark"),
     ],
 )
 def test_a_page_is_sound(open_page, pages: Pages, name: str, width: int, scheme: str) -> None:

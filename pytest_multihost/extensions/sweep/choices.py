@@ -34,6 +34,10 @@ ROOTED = frozenset(each.name for each in COLLECTIVES if each.has_root)
 """Operations in which one rank acts differently from the others."""
 
 
+ANSWERS = ("multiprocessing.connection:Connection.recv",)
+"""Functions in which a thread of a rank waits for the answer of a process that the rank started."""
+
+
 class Weight(IntEnum):
     """The order of faults within one turn; the lowest weight runs first."""
 
@@ -49,6 +53,7 @@ class Weight(IntEnum):
     FAILS_LOOK = 24
     LATE_AT_SYNC_POINT = 25
     CLOCK = 28
+    LATE_AT_ANSWER = 27
     LATE_AT_OPERATION = 30
     FAILS_AT_END = 35
     LATE_ALONE = 45

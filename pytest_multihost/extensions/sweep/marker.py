@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from pytest_multihost.core.pytest_plugin.marks import misplaced_markers
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, REMOVED
-from pytest_multihost.extensions.sweep.local_decisions.names import DATA
+from pytest_multihost.extensions.sweep.local_decisions.names import DATA, ITERATOR
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
 from pytest_multihost.extensions.sweep.remains import Remains
 
@@ -103,17 +104,30 @@ def _own_data(item: pytest.Item) -> tuple[str, ...]:
 
 
 def data_functions(module: ModuleType) -> Iterator[str]:
-    """Yield the generator functions of a module whose names suggest that they yield data.
+    """Yield the generator functions and iterator classes of a module that are named like data.
 
-    This includes functions that the module imports by name, except from installed libraries. Each
-    function is an attribute of the module that defines it, under its own name.
+    This includes those that the module imports by name, except from installed libraries. Each is an
+    attribute of the module that defines it, under its own name.
     """
-    functions = [each for each in vars(module).values() if isinstance(each, FunctionType)]
-    for each in filter(inspect.isgeneratorfunction, functions):
-        owner = sys.modules.get(each.__module__)
-        is_found = getattr(owner, each.__name__, None) is each
-        if is_found and DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
-            yield f"{each.__module__}:{each.__name__}"
+    values: list[Any] = list(vars(module).values())
+    for each in values:
+        owner = sys.modules.get(getattr(each, "__module__", None) or "")
+        file = getattr(owner, "__file__", None)
+        if file is None or is_library(file):
+            continue
+        name = getattr(each, "__name__", "")
+        if _yields_data(each) and getattr(owner, name, None) is each:
+            yield f"{each.__module__}:{name}"
+
+
+def _yields_data(value: Any) -> bool:  # noqa: ANN401 - any value of a module
+    """Return whether a function or a class is named and written like the user's data."""
+    if isinstance(value, FunctionType):
+        return inspect.isgeneratorfunction(value) and bool(DATA.search(value.__name__))
+    if not isinstance(value, type) or not {"__iter__", "__next__"} <= vars(value).keys():
+        return False
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", value.__name__).lower()
+    return bool(DATA.search(name) or ITERATOR.search(name))
 
 
 def _are_families(value: object) -> bool:

@@ -235,6 +235,25 @@ def hidden_text(result: SweepResult) -> str:
     )
 
 
+def why_passed_text(result: SweepResult) -> str:
+    """Return why a test passes although runs of its sweep are weak, in one sentence.
+
+    It is empty if the test does not pass, or no run is weak.
+    """
+    if result.status != "passed" or not result.weaknesses:
+        return ""
+    accepted = sum(each.accepted is not None for each in result.weaknesses)
+    counts = (
+        (accepted, "is accepted", "are accepted"),
+        (len(hidden(result)), "is short", "are short"),
+        (len(by_chance(result)), "was not seen again", "were not seen again"),
+    )
+    parts = [f"{count} {one if count == 1 else more}" for count, one, more in counts if count]
+    runs = plural(result.count(*WEAK), "injection")
+    weak = plural(len(result.weaknesses), "weakness")
+    return f"The test passes although {runs} showed {weak}: {', '.join(parts)}."
+
+
 def rating_text(weakness: Weakness) -> str:
     """Return the lasting error, its mention in a log, and the end of the wait."""
     rating = weakness.rating
@@ -373,7 +392,8 @@ def unmet_texts(result: SweepResult) -> list[str]:
 
     A sweep that has left out disturbances may not have come to it.
     """
-    is_whole = not any(e.reason in ("budget", "interrupted", "lost") for e in result.left_out)
+    cut = ("budget", "interrupted", "lost", "doubtful")
+    is_whole = not any(each.reason in cut for each in result.left_out)
     if is_whole:
         why = "was accepted and no longer occurs: remove it from the acceptance file"
     else:

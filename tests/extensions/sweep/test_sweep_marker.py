@@ -32,6 +32,14 @@ def batch_size():
 def open_loader():
     yield 6
 alias = None
+class TokenStream:
+    def __iter__(self): return self
+    def __next__(self): return 7
+class Retries:
+    def __iter__(self): return self
+    def __next__(self): return 8
+class DataHolder:
+    data = 9
 """
 
 
@@ -49,6 +57,7 @@ def test_generator_functions_that_are_called_data_are_taken_for_data(module: Mod
     assert list(data_functions(module)) == [
         "module_of_the_user:train_batches",
         "module_of_the_user:load_dataset",
+        "module_of_the_user:TokenStream",
     ]
 
 

@@ -6,10 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sweeps import SOUND
 
 from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
-from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, UnsteadyRun
+from pytest_multihost.extensions.sweep.options import Show
+from pytest_multihost.extensions.sweep.rating.weigh import rate_all
+from pytest_multihost.extensions.sweep.result import (
+    Disturbance,
+    DisturbedRun,
+    UnsteadyRun,
+    WaitEnd,
+)
 from pytest_multihost.extensions.sweep.weaknesses import due_repeats, find_weaknesses
+from pytest_multihost.extensions.sweep.words import survives_text
 from pytest_multihost.testing import Acceptance, Fault, OperationName, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
@@ -196,6 +205,34 @@ def test_an_acceptance_of_something_else_is_unmet(fields: dict[str, str]) -> Non
     found, unmet = apply_acceptances(find_weaknesses([weak()]), [entry], nodeid=NODEID)
     assert [each.accepted for each in found] == [None]
     assert unmet == (entry,)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        WaitEnd(by="launcher", after_s=0.3),
+        WaitEnd(by="timeout", name="gloo's timeout", after_s=1800.0),
+        WaitEnd(by="nothing", after_s=7200.0),
+        WaitEnd(by="not measured", name="no rank waited"),
+        None,
+    ],
+    ids=lambda end: end.by if end else "none",
+)
+@pytest.mark.parametrize("show", ["lasting", "all"])
+@pytest.mark.parametrize("repeated", [(0, 0), (5, 5), (5, 0)])
+def test_an_acceptance_fits_a_weakness_whatever_it_was_rated(
+    end: WaitEnd | None, show: Show, repeated: tuple[int, int]
+) -> None:
+    """A measurement that fails in one run and not in the next makes no entry stale."""
+    [found] = find_weaknesses([weak()])
+    found = replace(found, repeated=repeated)
+    found_all, unmet = apply_acceptances([found], [accepted()], nodeid=NODEID)
+    ends = {found.witness.disturbance: end} if end is not None else {}
+    [rated] = rate_all(found_all, ends, show)
+    result = replace(SOUND, runs=(found.witness,), weaknesses=(rated,))
+    assert unmet == ()
+    assert not rated.fails_test
+    assert "(1 weakness, accepted)" in survives_text(result)
 
 
 def test_an_acceptance_for_another_test_is_neither_met_nor_unmet() -> None:

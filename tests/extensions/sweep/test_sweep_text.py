@@ -28,7 +28,7 @@ from sweeps import (
 from pytest_multihost import at, faults
 from pytest_multihost.extensions.sweep import mendings
 from pytest_multihost.extensions.sweep.report import sweep_section
-from pytest_multihost.extensions.sweep.result import DisturbedRun
+from pytest_multihost.extensions.sweep.result import DisturbedRun, LeftOut
 from pytest_multihost.extensions.sweep.run.live_line import sweep_progress
 from pytest_multihost.extensions.sweep.words import (
     alike_texts,
@@ -39,6 +39,7 @@ from pytest_multihost.extensions.sweep.words import (
     survives_text,
     unmet_texts,
     waits_text,
+    why_passed_text,
 )
 from pytest_multihost.testing import Fault, Place, nth
 
@@ -222,6 +223,23 @@ def test_an_accepted_weakness_that_time_was_lacking_for_may_still_occur() -> Non
     assert cut.endswith("was not found; the sweep has left out injections")
     [gone] = unmet_texts(replace(SWEEP, left_out=()))
     assert gone.endswith("no longer occurs: remove it from the acceptance file")
+
+
+def test_a_test_that_passes_with_weak_runs_says_why() -> None:
+    """In one sentence; a test that fails, or whose runs are all sound, needs none."""
+    assert (why_passed_text(SWEEP), why_passed_text(SOUND)) == ("", "")
+    first, second, third = SWEEP.weaknesses
+    found = (replace(first, is_hidden=True), replace(second, repeated=(5, 0)), third)
+    assert why_passed_text(replace(SWEEP, status="passed", weaknesses=found)) == (
+        "The test passes although 4 injections showed 3 weaknesses: 1 is accepted, 1 is short,"
+        " 1 was not seen again."
+    )
+
+
+def test_an_entry_may_stay_if_a_run_was_dropped_as_doubtful() -> None:
+    """The weakness may be the one that a repeat did not show."""
+    [text] = unmet_texts(replace(SWEEP, left_out=(LeftOut("doubtful", "late", 1),)))
+    assert "no longer occurs" not in text
 
 
 def test_the_live_line_says_how_far_and_how_long() -> None:

@@ -13,6 +13,7 @@ from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import (
+    ANSWERS,
     LAST_TURN,
     LATER_TURN,
     Choice,
@@ -43,9 +44,11 @@ def _plan(role: Role) -> Iterator[Choice]:
     A rank's own work only delays the next action that other ranks can see. So the rank is held at
     these actions: at a call on a file whose order with another rank's call is open and matters
     (`Sharing.is_raced`), at operations and at sync points. If there are none, as for ranks that
-    talk over their own sockets, the rank is held at its first point.
+    talk over their own sockets, the rank is held at its first point. A thread that waits for the
+    answer of a process is held there, while the rank goes on.
     """
     found = [*_late_at_files(role), *_late_at_operations(role), *_late_at_sync_points(role)]
+    found += _late_at_answers(role)
     yield from found
     alone = [each for each in role.points if is_of_the_test(each)]
     if alone and not found:
@@ -124,6 +127,19 @@ def _late_at_sync_points(role: Role) -> Iterator[Choice]:
     for found in classes_of(role.points, role.points_of_last, key):
         for turn, passed in enumerate(found.ends):
             yield _held(passed, Weight.LATE_AT_SYNC_POINT, turn, found.key)
+
+
+def _late_at_answers(role: Role) -> Iterator[Choice]:
+    """Yield holds of threads at the first answer of a process for each line.
+
+    Other ranks may act on the answer before the disturbed rank has it.
+    """
+    found: dict[Hashable, RecordedPoint] = {}
+    for each in role.points:
+        if each.point.point == "call" and each.point.name in ANSWERS and not each.is_main:
+            found.setdefault(site_of(each), each)
+    for site, passed in found.items():
+        yield _held(passed, Weight.LATE_AT_ANSWER, 0, ("answer", site))
 
 
 def _held(

@@ -10,6 +10,11 @@ DATA = re.compile(
 )
 """Words in the name of a function that returns or yields a rank's data."""
 
+ITERATOR = re.compile(
+    r"(^|_)(sampler|iterator|iter|stream|reader|feed|feeder|source|loader|batcher)($|_)"
+)
+"""Further words in the name of a class whose objects yield a rank's data one by one."""
+
 COUNTED = re.compile(
     r"(^|_)(batches|examples|samples|tokens|rows|records|requests|prompts|sequences|images"
     r"|documents)($|_)"
