@@ -104,10 +104,10 @@ def _own_data(item: pytest.Item) -> tuple[str, ...]:
 
 
 def data_functions(module: ModuleType) -> Iterator[str]:
-    """Yield the generator functions and iterator classes of a module that are named like data.
+    """Yield the generator functions and iterator classes of a module with names of data.
 
-    This includes those that the module imports by name, except from installed libraries. Each is an
-    attribute of the module that defines it, under its own name.
+    This includes imported ones, except from installed libraries. Each is an attribute of the module
+    that defines it, under its own name.
     """
     values: list[Any] = list(vars(module).values())
     for each in values:

@@ -9,7 +9,9 @@ import signal
 import socket
 import tempfile
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +25,7 @@ from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.replay import token
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.lanes.messages import (
     FromLane,
@@ -134,7 +137,7 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
         request.root,
         directory=directory,
         scratch=scratch,
-        kinds=new_plugin_manager().hook.pytest_multihost_services(),
+        kinds=_services(),
         primary_leaves_last=request.primary_leaves_last,
         # A proof assumes that no runtime times out before the test does. That is not so here.
         early="off" if request.measures_end else "fail",
@@ -168,6 +171,13 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
         shutil.rmtree(directory, ignore_errors=True)
         run = replace(run, directory=None)
     return WorldRun(request.serial, _shortened(run))
+
+
+@cache
+def _services() -> Sequence[Sequence[ServiceKind]]:
+    """Return the kinds of services that each plugin offers, the same for all worlds of a lane."""
+    found: list[Sequence[ServiceKind]] = new_plugin_manager().hook.pytest_multihost_services()
+    return found
 
 
 def _write_artifacts(directory: Path, judged: Judgement, request: RunWorld) -> None:
