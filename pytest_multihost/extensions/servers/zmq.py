@@ -11,7 +11,7 @@ of an event loop waits for other things as well.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,13 @@ from pytest_multihost.core.slots import NO_RECORD
 Socket = Any  # of pyzmq
 Function = Callable[..., Any]
 
-_BY_TYPE: Mapping[str, Owed] = {"REQ": "answer", "DEALER": "perhaps", "PAIR": "perhaps"}
+_BY_TYPE: tuple[tuple[str, Owed], ...] = (
+    ("REQ", "answer"),
+    ("DEALER", "perhaps"),
+    ("PAIR", "perhaps"),
+)
+"""The message that is owed to a socket that has asked, by its type; no other type is owed any."""
+
 _MAX_DETAIL = 100
 
 
@@ -165,10 +171,15 @@ class _Sockets:
         return poll
 
     def _owed(self, socket: Socket) -> Owed:
-        known = self._of(socket)
-        if known.sent <= known.received:
-            return "nothing"
-        return _BY_TYPE.get(getattr(socket.socket_type, "name", ""), "nothing")
+        with contextlib.suppress(Exception):  # it has been closed meanwhile
+            known = self._of(socket)
+            if known.sent > known.received:
+                kind = socket.getsockopt(self.constants.TYPE)
+                return next(
+                    (owed for name, owed in _BY_TYPE if getattr(self.constants, name) == kind),
+                    "nothing",
+                )
+        return "nothing"
 
     @contextlib.contextmanager
     def _recorded(

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from runs import await_that
 
-from pytest_multihost.core.model.process import SERVES_IN_TURNS
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
 from pytest_multihost.extensions.servers.socket_servers import mark_servers
 
 pytestmark = pytest.mark.unit
+
+SERVES_IN_TURNS = "serves in turns"
+"""The name of a thread that waits for requests in turns; `core.model.process` has it, too."""
 
 
 class Names(socketserver.StreamRequestHandler):

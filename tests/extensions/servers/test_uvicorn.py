@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.namespaces
+
 SERVED = """
 import asyncio, concurrent.futures, contextlib, http.client, pathlib, threading, time
 import pytest
