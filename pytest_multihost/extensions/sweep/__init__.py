@@ -86,6 +86,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", SIGNATURE.format(families=", ".join(FAMILIES)))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Load the kinds of faults in the process that forks the ranks: each rank would do it again."""
+    is_asked = bool(session.config.getoption("multihost_sweep", None))
+    if is_asked or any(item.get_closest_marker("multihost_sweep") for item in session.items):
+        session.config.hook.pytest_multihost_faults()
+
+
 @hookimpl(tryfirst=True)  # before another plugin waits for other processes
 def pytest_multihost_collected(session: pytest.Session) -> None:
     """Check that every test with the marker runs as a world."""
