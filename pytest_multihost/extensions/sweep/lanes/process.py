@@ -59,6 +59,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # lanes that have ended are reaped at once
     control = socket.socket(fileno=job.control)
     control.set_inheritable(False)
+    _services()  # loaded once for all lanes
     gc.collect()
     gc.freeze()
     while (packet := receive_packet(control, OpenLane)) is not None:
