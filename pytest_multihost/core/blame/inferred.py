@@ -21,7 +21,7 @@ _GLOO = {each.gloo: each.name for each in COLLECTIVES if each.gloo}
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _NameRule:
     """Maps the name of a function to the operation of a thread that is in it.
 
     Attributes:
@@ -49,18 +49,18 @@ _SERVICE = ".*CoordinationServiceAgent::"
 _OF_SERVICE = [(each.service, each.name) for each in COLLECTIVES if each.service]
 
 _RULES = (
-    _Rule(rf".*xla::cpu::\w+Communicator::({'|'.join(_XLA)})", "collective"),
-    _Rule(rf".*xla::cpu::({'|'.join(_XLA)})Thunk::\w+", "collective"),
-    _Rule(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({'|'.join(_GLOO)})v?", "collective"),
-    _Rule(
+    _NameRule(rf".*xla::cpu::\w+Communicator::({'|'.join(_XLA)})", "collective"),
+    _NameRule(rf".*xla::cpu::({'|'.join(_XLA)})Thunk::\w+", "collective"),
+    _NameRule(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({'|'.join(_GLOO)})v?", "collective"),
+    _NameRule(
         rf".*\bgloo::(rendezvous|transport)::.*{_FULL_MESH}", "collective", "connect", _CONNECTING
     ),
-    *(_Rule(f"{_SERVICE}{function}", "collective", name) for function, name in _OF_SERVICE),
-    _Rule(f"{_SERVICE}GetKeyValue", "wait", "blocking_key_value_get"),
-    _Rule(".*c10d::ProcessGroupGloo::SendWork::wait", "transfer", "send"),
-    _Rule(".*c10d::ProcessGroupGloo::RecvWork::wait", "transfer", "recv"),
-    _Rule(r".*c10d::\w*Store::(wait|get|doWait|doGet)", "wait", "store.wait"),
-    _Rule(r".*c10d::(\w+::)*Work\w*::wait", "collective", "work.wait"),
+    *(_NameRule(f"{_SERVICE}{function}", "collective", name) for function, name in _OF_SERVICE),
+    _NameRule(f"{_SERVICE}GetKeyValue", "wait", "blocking_key_value_get"),
+    _NameRule(".*c10d::ProcessGroupGloo::SendWork::wait", "transfer", "send"),
+    _NameRule(".*c10d::ProcessGroupGloo::RecvWork::wait", "transfer", "recv"),
+    _NameRule(r".*c10d::\w*Store::(wait|get|doWait|doGet)", "wait", "store.wait"),
+    _NameRule(r".*c10d::(\w+::)*Work\w*::wait", "collective", "work.wait"),
 )
 """Rules for functions of collectives and of waits for an operation; the first match applies."""
 

@@ -93,7 +93,7 @@ def _with_stacks(recorded: History, flight: History) -> History:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _GroupHistories:
     """The histories of a group.
 
     Attributes:
@@ -122,7 +122,7 @@ class _Group:
         return {rank: site for rank, site in sites.items() if site is not None}
 
 
-def _compared(histories: Sequence[History]) -> _Group:
+def _compared(histories: Sequence[History]) -> _GroupHistories:
     known: dict[tuple[object, ...], int] = {}
     calls = {}
     for each in histories:
@@ -133,7 +133,7 @@ def _compared(histories: Sequence[History]) -> _Group:
         ]
         numbers = [known.setdefault(key, len(known)) for key in keys]
         calls[each.rank] = [numbers[index] for index in each.order]
-    return _Group(
+    return _GroupHistories(
         of={each.rank: each for each in histories},
         calls=calls,
         first=max((each.first for each in histories), default=1),
@@ -141,7 +141,7 @@ def _compared(histories: Sequence[History]) -> _Group:
     )
 
 
-def _partings(group: _Group) -> Iterator[Parting]:
+def _partings(group: _GroupHistories) -> Iterator[Parting]:
     found = _first_evidence(group)
     if found is None or (found[1] <= group.first > 1):  # they parted before the known history
         return
@@ -155,7 +155,7 @@ def _partings(group: _Group) -> Iterator[Parting]:
         yield _parting_at(group, "lines", lines, parts)
 
 
-def _parting_at(group: _Group, evidence: Evidence, place: int, parts: Parts) -> Parting:
+def _parting_at(group: _GroupHistories, evidence: Evidence, place: int, parts: Parts) -> Parting:
     places = {each.last for each in group.of.values()} - {0, place}
     return Parting(
         group=next(iter(group.of.values())).group,
@@ -167,7 +167,7 @@ def _parting_at(group: _Group, evidence: Evidence, place: int, parts: Parts) -> 
     )
 
 
-def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
+def _first_evidence(group: _GroupHistories) -> tuple[Evidence, int, Parts] | None:
     """Return the first place where ranks entered calls that cannot match, or some did not enter."""
     for place in range(group.first, group.last + 1):
         calls = {group.call(r, place) for r, each in group.of.items() if each.last >= place}
@@ -184,7 +184,7 @@ def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
     return ("details", group.last, parts) if len(parts) > 1 else None
 
 
-def _matched_by(group: _Group) -> Callable[[CallSite], object]:
+def _matched_by(group: _GroupHistories) -> Callable[[CallSite], object]:
     """Return the key that matching collectives share.
 
     The harness's own also share details, and requests for groups the members of these.
@@ -205,7 +205,7 @@ def _parts(entered: Mapping[int, CallSite], key: Callable[[CallSite], object]) -
     return frozenset(map(frozenset, alike.values()))
 
 
-def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] | None:
+def _earlier_lines(group: _GroupHistories, end: int, parts: Parts) -> tuple[int, Parts] | None:
     """Return an earlier place where different lines already part the ranks as at `end`."""
     ranks = sorted(frozenset[int]().union(*parts))
     used = {rank: set(group.calls[rank]) for rank in ranks}
@@ -230,7 +230,7 @@ def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] |
     return None
 
 
-def _new_lines_before(group: _Group, end: int, parts: Parts) -> int | None:
+def _new_lines_before(group: _GroupHistories, end: int, parts: Parts) -> int | None:
     """Return the place from which ranks used different lines up to `end`, each new to its rank.
 
     In a loop the lines would not be new; there, the report names a rank that lacks an iteration.
@@ -266,7 +266,7 @@ def _pairs(calls: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _is_repeated(
-    group: _Group, place: int, end: int, calls: Sequence[int], ranks: Sequence[int]
+    group: _GroupHistories, place: int, end: int, calls: Sequence[int], ranks: Sequence[int]
 ) -> bool:
     """Return whether one side made extra calls at `place`, and then the other side's calls."""
     pairs = {(calls[i], calls[j]): (ranks[i], ranks[j]) for i, j in _pairs(calls)}
@@ -279,7 +279,7 @@ def _is_repeated(
     return False
 
 
-def _sides(group: _Group, place: int, parts: Parts) -> tuple[Side, ...]:
+def _sides(group: _GroupHistories, place: int, parts: Parts) -> tuple[Side, ...]:
     """Return the operations of ranks at a place, the smallest side first."""
     entered = group.entered(place)
     ordered = sorted(map(sorted, parts), key=lambda ranks: (len(ranks), ranks))
@@ -310,6 +310,6 @@ def differing_lines(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame | None]
     return [None] * len(stacks)
 
 
-def _sides_at(group: _Group, place: int) -> Iterator[Side]:
+def _sides_at(group: _GroupHistories, place: int) -> Iterator[Side]:
     for ranks in _parts(group.entered(place), _matched_by(group)):
         yield Side(tuple(sorted(ranks)), group.of[min(ranks)].operation(place))

@@ -115,7 +115,7 @@ class RoleWait:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenThread:
     """The observed wait of one thread.
 
     Attributes:
@@ -318,20 +318,20 @@ class _Ends:
             found |= each.links
         return found
 
-    def _main(self, process: Process) -> _Seen | None:
+    def _main(self, process: Process) -> _SeenThread | None:
         """Return the wait of a process's main thread; None if it works."""
         main = process.main
         return self._seen(process, main) if main is not None and main.state == "S" else None
 
-    def _others(self, process: Process) -> Iterator[_Seen | None]:
+    def _others(self, process: Process) -> Iterator[_SeenThread | None]:
         """Yield the waits of a process's other threads; None for a thread that works."""
         for each in process.threads[1:]:
             is_own = not (each.is_exempt or is_runtime_thread(each) or _is_of_zmq(each))
             if is_own and each.state not in DEAD:
                 yield self._seen(process, each) if each.state == "S" else None
 
-    def _seen(self, process: Process, thread: Thread) -> _Seen:
-        found = _Seen(thread, waits_for_threads=thread.call.startswith("futex"))
+    def _seen(self, process: Process, thread: Thread) -> _SeenThread:
+        found = _SeenThread(thread, waits_for_threads=thread.call.startswith("futex"))
         if thread.child:
             found.children |= set(self._children(process, thread.child))
         for each in _awaited(process, thread.fds or ()):
@@ -344,7 +344,7 @@ class _Ends:
             if is_own and not each.is_dead and child in (-1, each.pid):
                 yield each.pid
 
-    def _add(self, found: _Seen, process: Process, awaited: Descriptor) -> None:
+    def _add(self, found: _SeenThread, process: Process, awaited: Descriptor) -> None:
         """Add the wait of a thread at one descriptor."""
         found.may_be_woken |= not self._is_of_world(process, awaited)
         if awaited.kind == "listen":

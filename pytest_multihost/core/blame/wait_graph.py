@@ -61,7 +61,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _WaitFacts:
     """The states of all ranks, with the facts shared by all waits in one collective.
 
     Attributes:
@@ -100,9 +100,9 @@ def find_waits(states: States, *, sees_clashes: bool = True) -> tuple[Wait, ...]
     """Return the waits of all ranks.
 
     Args:
-        sees_clashes: See `_World`.
+        sees_clashes: See `_WaitFacts`.
     """
-    world = _World(states, sees_clashes)
+    world = _WaitFacts(states, sees_clashes)
     waits = tuple(wait for each in states.values() for wait in _waits_of(each, world))
     # Without this wait another wait may be the first.
     while (fewer := _without_callers(waits, states)) != waits:
@@ -158,7 +158,7 @@ def _without_callers(waits: tuple[Wait, ...], states: States) -> tuple[Wait, ...
     return tuple(found)
 
 
-def _waits_of(state: RankState, world: _World) -> Iterator[Wait]:
+def _waits_of(state: RankState, world: _WaitFacts) -> Iterator[Wait]:
     states = world.states
     if state.is_lost and not state.pending:  # its exception does not say which rank was lost
         lost = [each for each in states.values() if each.condition in ("died", "raised", "stopped")]
@@ -180,7 +180,7 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
     taken to poll for its result: a file, a key. If a rank has not become ready, as its role says,
     they are taken to try to connect to it.
     """
-    world = _World(states)
+    world = _WaitFacts(states)
     alive = [each for each in states.values() if each.condition == "alive"]
     launched = [
         _wait(each.rank, operation, world)
@@ -231,7 +231,7 @@ def _trying_to_connect(alive: Sequence[RankState]) -> Iterator[Wait]:
                 yield Wait(each.rank, operation, frozenset({unready.rank}))
 
 
-def _wait(rank: int, operation: Operation, world: _World) -> Wait:
+def _wait(rank: int, operation: Operation, world: _WaitFacts) -> Wait:
     is_for_nobody = operation.group_size is not None and operation.peer is None
     if is_for_nobody and operation.kind != "collective":
         return Wait(rank, operation, frozenset(), is_sure=False)  # perhaps for no rank at all
@@ -242,7 +242,7 @@ def _wait(rank: int, operation: Operation, world: _World) -> Wait:
     return _wait_in_collective(rank, operation, world)
 
 
-def _wait_in_collective(rank: int, operation: Operation, world: _World) -> Wait:
+def _wait_in_collective(rank: int, operation: Operation, world: _WaitFacts) -> Wait:
     mismatched = _without(_clashing(operation, world), rank) if world.sees_clashes else _NO_RANKS
     if mismatched and operation.sequence:
         return Wait(rank, operation, mismatched, is_mismatch=True)
@@ -266,7 +266,7 @@ def _without(ranks: frozenset[int], rank: int) -> frozenset[int]:
     return ranks - {rank} if rank in ranks else ranks
 
 
-def _clashing(operation: Operation, world: _World) -> frozenset[int]:
+def _clashing(operation: Operation, world: _WaitFacts) -> frozenset[int]:
     """Return the ranks that are, or were, in a collective at this place that cannot match it."""
     key = (operation.place, *collective_sort(operation))
     if key not in world.clashing:
@@ -477,7 +477,7 @@ def _is_taken(rank: int, receive: Operation, states: States) -> bool:
     return receive.peer is not None and taken > 0 and left[receive.peer] <= taken
 
 
-def _wait_for_any_provider(rank: int, operation: Operation, world: _World) -> Wait:
+def _wait_for_any_provider(rank: int, operation: Operation, world: _WaitFacts) -> Wait:
     """Return a wait for an unknown rank: likely a rank that does not wait for the same thing.
 
     A rank that waits for a connection waits for none of the waiting ranks, because they will not

@@ -30,7 +30,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _GroupFiles:
     """The files of a control group, in one version of control groups.
 
     Attributes:
@@ -51,7 +51,7 @@ class _Files:
 
 
 _VERSIONS = (
-    _Files(
+    _GroupFiles(
         controller="",
         limit="memory.max",
         used="memory.current",
@@ -60,7 +60,7 @@ _VERSIONS = (
         dropped=("active_file", "inactive_file", "slab_reclaimable"),
         kills="memory.events",
     ),
-    _Files(
+    _GroupFiles(
         controller="memory",
         limit="memory.limit_in_bytes",
         used="memory.usage_in_bytes",
@@ -146,7 +146,7 @@ OWN_GROUPS = ControlGroups()
 """The control groups of this process, where Linux has them."""
 
 
-def _memory_of(folder: Path, files: _Files, machine_swap: int) -> Memory | None:
+def _memory_of(folder: Path, files: _GroupFiles, machine_swap: int) -> Memory | None:
     """Return the memory that a control group's limit leaves; None if it has no limit."""
     try:
         limit, used = _number(folder / files.limit), _number(folder / files.used)

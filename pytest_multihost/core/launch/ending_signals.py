@@ -24,7 +24,7 @@ where Python only prints it."""
 
 
 @dataclass
-class _State:
+class _SignalState:
     """State of the signal handlers; like them, it exists once per process.
 
     Attributes:
@@ -41,7 +41,7 @@ class _State:
     may_raise_once: bool = False
 
 
-_state = _State()
+_state = _SignalState()
 
 
 def interrupt_on_signals() -> None:

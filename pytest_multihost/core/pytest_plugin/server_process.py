@@ -159,7 +159,9 @@ def main() -> NoReturn:
     if isinstance(job, RankJob):
         _collect_and_run(job.spec, open_channel(job), run=run)
     collecting, control = _Collecting(run.files), open_control(job)
-    plugin = _Libraries(control, job, run) if job.libraries else _Server(collecting, control, job)
+    plugin = (
+        _Libraries(control, job, run) if job.libraries else _ServerPlugin(collecting, control, job)
+    )
     sys.exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
 
 
@@ -201,7 +203,7 @@ class _Collecting:
 
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
-class _Server:
+class _ServerPlugin:
     """A plugin that serves by forking ranks, as soon as the tests are collected."""
 
     collecting: _Collecting

@@ -46,7 +46,7 @@ _PLAIN = (list, tuple, dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldLock:
     """A lock that a thread holds, and where it took it."""
 
     thread: int
@@ -74,7 +74,7 @@ def _wait(
     innermost: FrameType,
     frames: Mapping[int, FrameType],
     names: Mapping[int, str],
-    held: list[_Held],
+    held: list[_HeldLock],
 ) -> LockWait | None:
     """Return the lock or the other thread that a thread waits for."""
 
@@ -140,7 +140,7 @@ def _wanted(frame: FrameType) -> tuple[str, object] | None:
     return None
 
 
-def _held_by(thread: int, innermost: FrameType) -> Iterator[_Held]:
+def _held_by(thread: int, innermost: FrameType) -> Iterator[_HeldLock]:
     """Yield the locks that a thread certainly holds."""
     released: list[object] = []  # by `Condition.wait`, further in
     for frame in _stack(innermost):
@@ -153,7 +153,7 @@ def _held_by(thread: int, innermost: FrameType) -> Iterator[_Held]:
             lock = _lock_in(frame, expression)
             if lock is not None and all(lock is not each for each in released):
                 code = frame.f_code
-                yield _Held(thread, lock, Frame(code.co_filename, taken_at, code.co_name))
+                yield _HeldLock(thread, lock, Frame(code.co_filename, taken_at, code.co_name))
 
 
 def _taken(code: CodeType, line: int) -> Iterator[tuple[ast.expr, int]]:

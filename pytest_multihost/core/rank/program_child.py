@@ -50,7 +50,7 @@ def run_in_child(words: Sequence[str], role: RoleSpec, link: ControllerLink) -> 
         MultihostError: It was a service that has ended by itself.
     """
     __tracebackhide__ = True
-    service = _Service(link)
+    service = _ServiceProgram(link)
     code = 0
     for number in range(role.restarts + 1):
         sys.stdout.flush()
@@ -82,7 +82,7 @@ def _fork() -> int:
 
 
 @dataclass(slots=True)
-class _Service:
+class _ServiceProgram:
     """Ends a program once the controller says so."""
 
     link: ControllerLink

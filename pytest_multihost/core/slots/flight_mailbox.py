@@ -27,7 +27,7 @@ _FOR_HISTORIES = b"h"
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _FlightAnswer:
     """The content of the flight recorder, and when it was read."""
 
     at_s: float
@@ -90,7 +90,7 @@ class FlightMailbox:
 
     def write(self, at_s: float, operations: Operations) -> None:
         """Write the flight recorder's content as of `at_s` on the monotonic clock."""
-        _replace(self.answer_file, to_json(_Answer(at_s, operations)))
+        _replace(self.answer_file, to_json(_FlightAnswer(at_s, operations)))
 
     def write_histories(self, at_s: float, histories: tuple[History, ...]) -> None:
         """Write the histories as of `at_s` on the monotonic clock."""
@@ -112,7 +112,7 @@ class FlightMailbox:
         Returns:
             None without an answer. An answer may also be empty.
         """
-        answer = _read(_Answer, self.answer_file)
+        answer = _read(_FlightAnswer, self.answer_file)
         return answer.operations if answer is not None and answer.at_s >= since_s else None
 
 

@@ -126,13 +126,13 @@ def shared_waits(
         asked: The ranks on this machine that are in no known operation.
         are_roles: Whether waits at sockets and pipes are known already.
     """
-    world = _World(kernel, peek, names, are_roles=are_roles)
+    world = _SharedWaits(kernel, peek, names, are_roles=are_roles)
     found = ((rank, world.wait_of(rank)) for rank in asked if rank in kernel.ranks)
     return {rank: each for rank, each in found if each is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _SharedWaits:
     kernel: KernelSnapshot
     peek: Peek
     names: Names

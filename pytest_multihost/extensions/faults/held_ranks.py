@@ -76,7 +76,7 @@ _RESTS = 0.5
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldThread:
     """One thread that a fault holds.
 
     Attributes:
@@ -215,7 +215,7 @@ class HeldRanks:
     """
 
     observer: WorldObserver | None = None
-    _held: list[_Held] = field(default_factory=list)
+    _held: list[_HeldThread] = field(default_factory=list)
     _quiescence: Quiescence | None = None
     _watched: Watched | None = None
     _still: Mapping[int, Glimpse] | None = None
@@ -240,7 +240,7 @@ class HeldRanks:
         """Record an event: a hold has begun or ended, or a held rank has exited."""
         match event.body:
             case FaultChanged(phase="begun", hold=Hold() as hold, index=index):
-                self._held.append(_Held(event.rank, index, event.at_s, hold))
+                self._held.append(_HeldThread(event.rank, index, event.at_s, hold))
                 self._watched = self._still = None
                 self._next_s = 0.0
             case FaultChanged(phase="ended", index=index):

@@ -93,7 +93,7 @@ class Binding:
     meetings: int = 0
 
 
-class _Thread(threading.local):
+class _PassingThread(threading.local):
     """Whether this thread is performing a fault: points passed meanwhile do not count."""
 
     is_performing = False
@@ -125,7 +125,7 @@ class Points:
     ready_s: float = 0.0
     _folders: tuple[str, ...] = ()
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _thread: _Thread = field(default_factory=_Thread)
+    _thread: _PassingThread = field(default_factory=_PassingThread)
     _owner: int = field(default_factory=os.getpid)
     _is_healed: bool = False
     _is_forked: bool = False

@@ -75,7 +75,7 @@ def progress_of(joined: Joined, ahead_s: Mapping[int, float]) -> Mapping[int, Pr
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _DumpedWorld:
     """The progress of all ranks, as their dumps show it. Groups are numbers.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Times:
         return self.lasts_s[at] if at < len(self.numbers) else None
 
 
-def _world_of(joined: Joined) -> _World:
+def _world_of(joined: Joined) -> _DumpedWorld:
     everything = [each for theirs in joined.launched.values() for each in theirs]
     collectives = [each for each in everything if not each.is_transfer]
     are_counts = _counted_groups(joined)
@@ -150,7 +150,7 @@ def _world_of(joined: Joined) -> _World:
     ends = group_by_value(
         (e.place, e.operation.ended_s) for e in collectives if e.operation.ended_s is not None
     )
-    return _World(
+    return _DumpedWorld(
         groups_of=groups_of,
         launched=launched,
         least={group: min(counts) for group, counts in known.items()},
@@ -285,7 +285,7 @@ def _needs_all(operation: Operation) -> bool:
 
 
 def _standing(
-    rank: int, theirs: Sequence[Launched], counts: Mapping[int, int], world: _World
+    rank: int, theirs: Sequence[Launched], counts: Mapping[int, int], world: _DumpedWorld
 ) -> Progress:
     queued = [each for each in theirs if not each.is_on_host and each.operation.is_open]
     first = min(queued, key=lambda each: each.order, default=None)
@@ -316,21 +316,23 @@ def _standing(
     )
 
 
-def _may_lack_members(one: Launched, world: _World) -> bool:
+def _may_lack_members(one: Launched, world: _DumpedWorld) -> bool:
     """Return whether no missing rank is known to be a member."""
     if one.operation.has_members or one.is_transfer:
         return False
     return world.least.get(one.group, one.operation.sequence) >= one.operation.sequence
 
 
-def _was_given_up(last: Launched, world: _World) -> bool:
+def _was_given_up(last: Launched, world: _DumpedWorld) -> bool:
     """Return whether a rank's last operation ended without all members, that is, by a timeout."""
     number = last.operation.sequence
     is_early = world.least.get(last.group, number) < number
     return last.is_on_host and _needs_all(last.operation) and is_early
 
 
-def _was_moving(own: Progress, joined: Joined, ahead_s: Mapping[int, float], world: _World) -> bool:
+def _was_moving(
+    own: Progress, joined: Joined, ahead_s: Mapping[int, float], world: _DumpedWorld
+) -> bool:
     """Return whether an operation of concern to a rank moved since shortly before its dump.
 
     A rank that was dumped first looks late although it has moved since. The times of the files show
@@ -343,7 +345,7 @@ def _was_moving(own: Progress, joined: Joined, ahead_s: Mapping[int, float], wor
     return any(at_s is not None and at_s > still_s for at_s in _concerning_s(own, joined, world))
 
 
-def _concerning_s(own: Progress, joined: Joined, world: _World) -> Iterator[float | None]:
+def _concerning_s(own: Progress, joined: Joined, world: _DumpedWorld) -> Iterator[float | None]:
     """Yield when operations of a rank, or operations that lack its part, last moved."""
     theirs = joined.launched[own.rank]
     yield max((each.operation.since_s for each in theirs), default=None)

@@ -209,7 +209,7 @@ _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _DumpedGroup:
     name: str = ""
     desc: str = ""
     ranks: str | tuple[int, ...] = ()
@@ -220,7 +220,7 @@ class _Content:
     """The content of a dump, as far as used; `comm_lib_version` was `nccl_version` up to 2.9."""
 
     version: str
-    pg_config: Mapping[str, _Group] = field(default_factory=dict)
+    pg_config: Mapping[str, _DumpedGroup] = field(default_factory=dict)
     pg_status: Mapping[str, Counts] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
 

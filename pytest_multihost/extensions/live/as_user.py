@@ -63,7 +63,7 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _ChildAnswer:
     """The answer of the child."""
 
     result: Json = None
@@ -164,7 +164,7 @@ def as_user(user: User, read: Callable[[], T], kind: type[T], *, limit_s: float 
         data = answer.read(_MAX_ANSWER)
     try:
         with parsing("the answer of the process that has looked at the job"):
-            found = from_json(_Answer, parse_foreign(data))
+            found = from_json(_ChildAnswer, parse_foreign(data))
             if not found.error:
                 return from_json(kind, found.result)
     except UnreadableError as error:
@@ -221,18 +221,20 @@ def _end(child: int) -> None:
 
 
 def _read(user: User, read: Callable[[], Any], answer: BinaryIO, saying: int) -> NoReturn:
-    found = _Answer(error=("the job could not be read",))
+    found = _ChildAnswer(error=("the job could not be read",))
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor, instead in enumerate((nothing, nothing, saying)):
             os.dup2(instead, descriptor)
         become(user)
-        found = _Answer(to_json(read()))
+        found = _ChildAnswer(to_json(read()))
     except MultihostError as error:
-        found = _Answer(error=(error.happened, error.seen, error.remedy))
+        found = _ChildAnswer(error=(error.happened, error.seen, error.remedy))
     except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's code
-        found = _Answer(error=("the job could not be read", traceback.format_exc()[-2000:], ""))
+        found = _ChildAnswer(
+            error=("the job could not be read", traceback.format_exc()[-2000:], "")
+        )
     finally:
         answer.write(json.dumps(to_json(found)).encode())
         answer.flush()

@@ -28,7 +28,7 @@ Select = Callable[..., Any]
 
 
 @dataclass(slots=True)
-class _Turns:
+class _ThreadTurns:
     """The turns in which threads of this process wait.
 
     Attributes:
@@ -78,7 +78,7 @@ def mark_servers(_: Recorder) -> None:
 
 
 def _wrap(module: ModuleType) -> None:
-    turns = _Turns()
+    turns = _ThreadTurns()
     with contextlib.suppress(AttributeError):  # another version of Python
         shutdown = module.BaseServer.shutdown
         wrap_server_polls(module, turns.marked)

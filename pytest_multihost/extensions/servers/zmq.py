@@ -47,7 +47,7 @@ def record_zmq(recorder: Recorder) -> None:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownSocket:
     """A socket's ends, and how many messages it has sent and received."""
 
     ends: list[tuple[Side, str]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class _Sockets:
     """
 
     recorder: Recorder
-    known: dict[object, _Known] = field(default_factory=dict)
+    known: dict[object, _KnownSocket] = field(default_factory=dict)
     constants: Any = None
 
     def wrap_sockets(self, module: ModuleType) -> None:
@@ -87,8 +87,8 @@ class _Sockets:
         for name in ("recv", "recv_multipart"):
             setattr(module.Socket, name, self._awaited(getattr(module.Socket, name)))
 
-    def _of(self, socket: Socket) -> _Known:
-        return self.known.setdefault(socket.underlying, _Known())
+    def _of(self, socket: Socket) -> _KnownSocket:
+        return self.known.setdefault(socket.underlying, _KnownSocket())
 
     def _closed(self, original: Function) -> Function:
         def close(socket: Socket, *args: Any, **more: Any) -> object:  # noqa: ANN401

@@ -46,7 +46,7 @@ class Wait:
 
 
 @dataclass(slots=True)
-class _Ended:
+class _EndedLaunches:
     """The launches of one rank that have ended.
 
     A rank may know of an end before the thread that waits for it asks.
@@ -109,7 +109,7 @@ class Waits:
     _counter: itertools.count[int] = field(default_factory=itertools.count)
     _parked_of: Counter[int] = field(default_factory=Counter)
     _of_launch: dict[tuple[int, int], Wait] = field(default_factory=dict)
-    _ended: dict[int, _Ended] = field(default_factory=dict)
+    _ended: dict[int, _EndedLaunches] = field(default_factory=dict)
     _running: set[int] = field(default_factory=set)
     _lending: set[int] = field(default_factory=set)
     _finished: set[int] = field(default_factory=set)
@@ -162,7 +162,7 @@ class Waits:
     def end(self, completions: Sequence[Completion]) -> None:
         """Take the ends of operations; threads that have waited for them become ready."""
         for each in completions:
-            self._ended.setdefault(each.rank, _Ended()).add(each)
+            self._ended.setdefault(each.rank, _EndedLaunches()).add(each)
             wait = self._of_launch.pop((each.rank, each.number), None)
             if wait is not None:
                 wait.numbers.discard(each.number)

@@ -69,7 +69,7 @@ class _Made:
         return self.array.addressable_data(0) if is_of_jax else self.array
 
 
-class _Thread(threading.local):
+class _MakingThread(threading.local):
     """Whether this thread is in a function that makes an array, and may call another."""
 
     is_inside = False
@@ -82,7 +82,7 @@ class ReplicatedArrays:
     made: list[_Made] = field(default_factory=list)
     _counts: Counter[Frame] = field(default_factory=Counter)
     _bytes: int = 0
-    _thread: _Thread = field(default_factory=_Thread)
+    _thread: _MakingThread = field(default_factory=_MakingThread)
 
     def watch(self) -> None:
         """Note each array from now on, as soon as jax is imported."""

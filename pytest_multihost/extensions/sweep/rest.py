@@ -27,7 +27,7 @@ def order_rest(
         rest: The disturbances without a run, in the plan's order.
     """
     weak = [each.disturbance for each in runs if each.outcome in WEAK]
-    known = _Known(runs, running)
+    known = _KnownRuns(runs, running)
     lines = Counter(map(_line, weak))
     useful = [each for each in rest if known.leaves_open(each)]
     return tuple(sorted(useful, key=lambda each: lines[_line(each)]))
@@ -37,7 +37,7 @@ _FaultKey = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownRuns:
     """The finished and the running runs of a sweep."""
 
     runs: Sequence[DisturbedRun]

@@ -34,7 +34,7 @@ def after_import(name: str, callback: Callback) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Finder:
+class _CallingFinder:
     """A finder that lets another finder find the module, and makes its loader call back.
 
     The loader is not wrapped, because `importlib.resources` and `inspect` use more of it than
@@ -73,4 +73,4 @@ class _Finder:
         loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
-_FINDER = _Finder()
+_FINDER = _CallingFinder()

@@ -122,7 +122,7 @@ def record_jax_client(client: type) -> None:
         each.wrap_client(client)
 
 
-class _Thread(threading.local):
+class _JaxThread(threading.local):
     """Whether this thread is inside a recorded operation."""
 
     is_inside = False
@@ -135,7 +135,7 @@ class _JaxRecorder:
     recorder: Recorder
     programs: JaxPrograms
     keys: JaxKeys = field(default_factory=JaxKeys)
-    thread: _Thread = field(default_factory=_Thread)
+    thread: _JaxThread = field(default_factory=_JaxThread)
     waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
     starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 

@@ -32,7 +32,7 @@ _AGENT = str(Path(__file__).parents[1] / "agent.py")
 _MAX_ERROR = 200
 
 
-class _Thread(threading.local):
+class _CallingThread(threading.local):
     """The calling thread. Its id is kept because asking the system takes four times as long.
 
     Attributes:
@@ -66,7 +66,7 @@ class Recorder:
     rank: int
     size: int
     on_begin: list[OnBegin] = field(default_factory=list)
-    thread: _Thread = field(default_factory=_Thread)
+    thread: _CallingThread = field(default_factory=_CallingThread)
     has_streams: bool = False
     role: range | None = None
     pid: int = 0

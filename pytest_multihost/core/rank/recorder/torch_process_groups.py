@@ -216,7 +216,7 @@ class ThreadState:
     is_in_batch: bool = False
 
 
-class _Thread(threading.local):
+class _LaunchingThread(threading.local):
     def __init__(self) -> None:
         self.state = ThreadState()
 
@@ -254,7 +254,7 @@ class OpenWorks:
     recorder: Recorder
     streams: Streams = field(init=False)
     pending: dict[int, AsyncWork] = field(default_factory=dict)
-    thread: _Thread = field(default_factory=_Thread)
+    thread: _LaunchingThread = field(default_factory=_LaunchingThread)
     _tests: dict[type, Function] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ def barrier_name(found: re.Match[str]) -> str:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenMessage:
     """A message whose lines are being read.
 
     Attributes:
@@ -66,7 +66,7 @@ class _Open:
 
 
 def _begin() -> Parse:
-    open_ones: dict[str, _Open] = {}
+    open_ones: dict[str, _OpenMessage] = {}
 
     def parse(line: Line, say: Callable[[Said], None]) -> int:
         text = line.text
@@ -80,9 +80,9 @@ def _begin() -> Parse:
             say(Raised(line.at, line.rank, line.stream, JAX_FATAL, why, why, line.order))
         one = open_ones.get(line.stream)
         if barrier := _JAX.search(text):
-            one = open_ones[line.stream] = _Open(line.at, barrier_name(barrier))
+            one = open_ones[line.stream] = _OpenMessage(line.at, barrier_name(barrier))
         elif unhealthy := _UNHEALTHY.search(text):
-            one = open_ones[line.stream] = _Open(line.at, "", names=True)
+            one = open_ones[line.stream] = _OpenMessage(line.at, "", names=True)
             text = unhealthy[1]
         if one is None or len(open_ones) > _MOST:
             open_ones.clear()
@@ -105,7 +105,7 @@ def _monitored(line: Line, say: Callable[[Said], None]) -> None:
         say(Absent(line.at, MONITORED, (), (int(reached[1]),)))
 
 
-def _take(one: _Open, text: str, order: int, say: Callable[[Said], None]) -> None:
+def _take(one: _OpenMessage, text: str, order: int, say: Callable[[Said], None]) -> None:
     """Take a line of a message; say the tasks that it names."""
     if tasks := _TASKS.search(text):
         one.size = int(tasks[2])

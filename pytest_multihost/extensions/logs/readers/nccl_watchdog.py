@@ -77,7 +77,7 @@ _MOST_RANKS = 5000
 
 
 @dataclass(slots=True)
-class _State:
+class _ReaderState:
     """The state that earlier lines have left.
 
     Attributes:
@@ -102,7 +102,7 @@ def _key(number: str, guid: str | None, title: str | None) -> str:
     return f"{'GUID' if guid else 'PG'} {guid or title or number}"
 
 
-def _read(line: Line, state: _State) -> Iterator[Said]:
+def _read(line: Line, state: _ReaderState) -> Iterator[Said]:
     """Yield the facts in one whole message."""
     text = line.text
     group, key = _GROUP.search(text), None
@@ -152,7 +152,7 @@ def _read(line: Line, state: _State) -> Iterator[Said]:
         )
 
 
-def _report(line: Line, state: _State) -> Iterator[Said]:
+def _report(line: Line, state: _ReaderState) -> Iterator[Said]:
     """Yield the facts in a line of a report about all ranks of a group."""
     text, key = line.text, state.key or DEFAULT
     if number := _NUMBER.match(text):
@@ -173,7 +173,7 @@ def _report(line: Line, state: _State) -> Iterator[Said]:
             yield Counted(line.at, rank, key, last, last)
 
 
-def _call(line: Line, state: _State) -> Standing | None:
+def _call(line: Line, state: _ReaderState) -> Standing | None:
     """Return the stack of a call as far as it has been read, if a line goes on with it."""
     stack, frame = state.stack, _CALL_FRAME.match(line.text.rstrip())
     is_next = frame is not None and int(frame[1]) == len(state.frames) < _MOST_FRAMES
@@ -184,7 +184,7 @@ def _call(line: Line, state: _State) -> Standing | None:
     return replace(stack, frames=tuple(state.frames))
 
 
-def _message(line: Line, state: _State) -> Iterator[Said]:
+def _message(line: Line, state: _ReaderState) -> Iterator[Said]:
     """Yield the facts in a line that may be a message, its start or its rest."""
     is_header = _HEADER.search(line.text) is not None
     if state.cut is not None:
@@ -201,7 +201,7 @@ def _message(line: Line, state: _State) -> Iterator[Said]:
         yield from _read(line, state)
 
 
-def _begins(line: Line, state: _State) -> None:
+def _begins(line: Line, state: _ReaderState) -> None:
     """Note that a report or a stack begins, or that a report has ended."""
     if _TIMED_OUT_AT in line.text:
         state.left = _REPORT_LINES
@@ -213,7 +213,7 @@ def _begins(line: Line, state: _State) -> None:
 
 
 def _begin() -> Parse:
-    state = _State()
+    state = _ReaderState()
 
     def parse(line: Line, say: Callable[[Said], None]) -> int:
         for each in _message(line, state):

@@ -67,7 +67,7 @@ class _Stack:
 
 
 @dataclass(slots=True)
-class _Process:
+class _ShownProcess:
     """The process whose stacks an input shows now.
 
     Attributes:
@@ -83,7 +83,7 @@ class _Process:
     lines: int = 0
 
 
-def _header(line: Line, process: _Process) -> _Stack | None:
+def _header(line: Line, process: _ShownProcess) -> _Stack | None:
     """Return a stack without frames if a line begins one."""
     text, at, rank = line.text, line.at, line.rank
     if found := _PYSPY.match(text):
@@ -123,7 +123,7 @@ def _frame(tool: str, text: str) -> Frame | None:
     return None
 
 
-def _standing(stack: _Stack, process: _Process, stream: str) -> Iterator[Standing]:
+def _standing(stack: _Stack, process: _ShownProcess, stream: str) -> Iterator[Standing]:
     """Yield the facts in a stack so far, for each rank that its heading names."""
     if stack.tool == BARE and len(stack.frames) < _LEAST_BARE:
         return
@@ -134,7 +134,7 @@ def _standing(stack: _Stack, process: _Process, stream: str) -> Iterator[Standin
 
 
 def _begin() -> Parse:
-    processes: dict[str, _Process] = {}
+    processes: dict[str, _ShownProcess] = {}
 
     def parse(line: Line, say: Callable[[Said], None]) -> int:
         text = line.text.rstrip()
@@ -145,7 +145,7 @@ def _begin() -> Parse:
             return _BEHIND
         process = processes.get(line.stream)
         if process is None:
-            process = _Process()
+            process = _ShownProcess()
         if text == _UNREAD or _STOPPED in text:
             who = f"rank {line.rank}" if line.rank is not None else process.name or "a process"
             why = ": it was stopped by a signal" if _STOPPED in text else ""
@@ -161,17 +161,17 @@ def _begin() -> Parse:
     return parse
 
 
-def _new_process(text: str) -> _Process | None:
+def _new_process(text: str) -> _ShownProcess | None:
     """Return a process without stacks if a line says whose stacks follow."""
     if found := _PROCESS.match(text):
-        return _Process(f"process {found[1]}")
+        return _ShownProcess(f"process {found[1]}")
     if heading := _HEADING.match(text):
         first, last = int(heading[1]), int(heading[2] or heading[1])
-        return _Process(text, ranks=tuple(range(first, min(last, first + _MOST_RANKS) + 1)))
+        return _ShownProcess(text, ranks=tuple(range(first, min(last, first + _MOST_RANKS) + 1)))
     return None
 
 
-def _bare(line: Line, process: _Process) -> _Stack | None:
+def _bare(line: Line, process: _ShownProcess) -> _Stack | None:
     """Return a stack that has no header, if a line is a frame and it is known whose it is."""
     is_known = process.stack is None and bool(process.ranks or line.is_sure)
     if not is_known or not _BARE_FRAME.match(line.text.rstrip()):
@@ -179,7 +179,7 @@ def _bare(line: Line, process: _Process) -> _Stack | None:
     return _Stack(line.at, BARE, "main", is_main=True, rank=line.rank)
 
 
-def _after(process: _Process, text: str, say: Callable[[Said], None]) -> int:
+def _after(process: _ShownProcess, text: str, say: Callable[[Said], None]) -> int:
     """Take a line behind stacks of a process; if it prints more, it has left them.
 
     Returns:
@@ -194,7 +194,7 @@ def _after(process: _Process, text: str, say: Callable[[Said], None]) -> int:
     return 0
 
 
-def _take(process: _Process, line: Line, say: Callable[[Said], None]) -> int:
+def _take(process: _ShownProcess, line: Line, say: Callable[[Said], None]) -> int:
     """Take a line of a stack; return how many lines behind it are wanted."""
     stack, text = process.stack, line.text.rstrip()
     if stack is None:

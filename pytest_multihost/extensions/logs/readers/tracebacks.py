@@ -42,7 +42,7 @@ _ENDS_WITHIN = 12
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenTraceback:
     """A traceback whose end has not been read.
 
     Attributes:
@@ -92,7 +92,7 @@ def _of_summary(line: Line, ranks: dict[str, int]) -> Line:
 
 
 def _begin() -> Parse:
-    open_ones: dict[str, _Open] = {}
+    open_ones: dict[str, _OpenTraceback] = {}
     threads: set[str] = set()
     summary: dict[str, int] = {}
 
@@ -110,7 +110,7 @@ def _begin() -> Parse:
             is_thread = line.stream in threads
             threads.discard(line.stream)
             causes = _causes(one) if one is not None else ()
-            open_ones[line.stream] = _Open(
+            open_ones[line.stream] = _OpenTraceback(
                 line.at, line.rank, [text], causes=causes, is_thread=is_thread
             )
             return _BEHIND
@@ -128,7 +128,7 @@ def _begin() -> Parse:
     return parse
 
 
-def _causes(one: _Open) -> tuple[str, ...]:
+def _causes(one: _OpenTraceback) -> tuple[str, ...]:
     """Return the exceptions from which the next one is raised, if the last one is one of them."""
     known = one.found
     if known is None or one.causes[-1:] != (_CHAIN,):
@@ -136,7 +136,7 @@ def _causes(one: _Open) -> tuple[str, ...]:
     return (f"{known.type}: {known.message}", *one.causes[:-1])
 
 
-def _take(one: _Open, line: Line, say: Callable[[Said], None]) -> bool:
+def _take(one: _OpenTraceback, line: Line, say: Callable[[Said], None]) -> bool:
     """Take a line of a traceback; return whether it may go on."""
     text = line.text
     one.lines.append(text[:500])
@@ -162,7 +162,7 @@ def _take(one: _Open, line: Line, say: Callable[[Said], None]) -> bool:
     return True
 
 
-def _after(one: _Open, line: Line, say: Callable[[Said], None]) -> int:
+def _after(one: _OpenTraceback, line: Line, say: Callable[[Said], None]) -> int:
     """Take a line behind an exception: its text goes on, another one follows, or the program."""
     found, text = one.found, line.text
     if found is None:

@@ -39,7 +39,7 @@ _END_S = 20.0
 
 
 @dataclass(slots=True)
-class _Lane:
+class _LaneHandle:
     """A lane, as the controller sees it.
 
     Attributes:
@@ -64,7 +64,7 @@ class LanePool:
     log: Path
     environment: Mapping[str, str]
     _parent: tuple[socket.socket, int] | None = None
-    _lanes: list[_Lane] = field(default_factory=list)
+    _lanes: list[_LaneHandle] = field(default_factory=list)
     _ending: list[int] = field(default_factory=list)
     _selector: selectors.BaseSelector = field(
         default_factory=lambda: close_in_children(selectors.DefaultSelector())
@@ -106,7 +106,7 @@ class LanePool:
         except (OSError, GarbledError) as error:
             ours.close()
             raise LaunchError("no lane could be opened", seen=str(error)) from error
-        lane = _Lane(close_in_children(ours), packet.message.pid)
+        lane = _LaneHandle(close_in_children(ours), packet.message.pid)
         self._lanes.append(lane)
         self._selector.register(ours, selectors.EVENT_READ, lane)
 
@@ -129,7 +129,7 @@ class LanePool:
             with contextlib.suppress(OSError):  # it has ended: `wait` will see that
                 send_packet(lane.connection, request)
 
-    def _attach_server(self, lane: _Lane, key: str, launcher: ServerLauncher) -> None:
+    def _attach_server(self, lane: _LaneHandle, key: str, launcher: ServerLauncher) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             pid = launcher.clone_server(theirs.fileno(), lane.pid)
@@ -142,7 +142,7 @@ class LanePool:
     def wait(self, timeout_s: float) -> Iterator[tuple[RunWorld, FromLane]]:
         """Wait for answers, and yield each with its request."""
         for key, _ in self._selector.select(max(0.0, timeout_s)):
-            lane: _Lane = key.data
+            lane: _LaneHandle = key.data
             answer = _receive(lane)
             request, lane.request = lane.request, None
             if answer is None or isinstance(answer, WorldLost):
@@ -150,7 +150,7 @@ class LanePool:
             if request is not None:
                 yield request, answer or WorldLost(request.serial, "the lane has ended")
 
-    def _drop(self, lane: _Lane) -> None:
+    def _drop(self, lane: _LaneHandle) -> None:
         """End a lane. Its servers end its world."""
         self._lanes.remove(lane)
         self._selector.unregister(lane.connection)
@@ -182,7 +182,7 @@ class LanePool:
         self._selector.close()
 
 
-def _receive(lane: _Lane) -> FromLane | None:
+def _receive(lane: _LaneHandle) -> FromLane | None:
     """Return a lane's answer; None if the lane has ended."""
     try:
         packet = receive_packet(lane.connection, FromLane)

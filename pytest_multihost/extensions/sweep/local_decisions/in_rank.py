@@ -92,7 +92,7 @@ def _place(root: str, file: str, line: int, function: str) -> Place:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenCall:
     """A call that has not returned."""
 
     target: str
@@ -104,11 +104,11 @@ class _Open:
     asked: dict[str, None] = field(default_factory=dict)
 
 
-class _Thread(threading.local):
+class _WatchedThread(threading.local):
     """The calls that are open in this thread, outermost first, and whether it records itself."""
 
     def __init__(self) -> None:
-        self.open: list[_Open] = []
+        self.open: list[_OpenCall] = []
         self.is_busy = False
 
 
@@ -130,7 +130,7 @@ class Watch:
     _calls: dict[str, list[SeenCall]] = field(default_factory=dict)
     _clock_reads: dict[tuple[object, int], ClockRead] = field(default_factory=dict)
     _clock_count: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _thread: _Thread = field(default_factory=_Thread)
+    _thread: _WatchedThread = field(default_factory=_WatchedThread)
     _undoing: ExitStack = field(default_factory=ExitStack)
 
     def begin(self) -> None:
@@ -193,7 +193,7 @@ class Watch:
                     return function(*args, **kwargs)
                 finally:
                     next(numbers)
-            opened = _Open(target, self._inputs(args, kwargs, names, space), self.operations)
+            opened = _OpenCall(target, self._inputs(args, kwargs, names, space), self.operations)
             thread.open.append(opened)
             try:
                 result = function(*args, **kwargs)
@@ -240,7 +240,7 @@ class Watch:
             thread.is_busy = False
 
     def _close(
-        self, opened: _Open, nth: int, result: object, frame: FrameType, *, may_be_none: bool
+        self, opened: _OpenCall, nth: int, result: object, frame: FrameType, *, may_be_none: bool
     ) -> None:
         """Record a call that has returned."""
         thread = self._thread
@@ -258,7 +258,7 @@ class Watch:
             thread.is_busy = False
 
     def _add(
-        self, opened: _Open, nth: int, result: Seen, frame: FrameType, *, may_be_none: bool
+        self, opened: _OpenCall, nth: int, result: Seen, frame: FrameType, *, may_be_none: bool
     ) -> None:
         at, asserted = self._around(frame)
         made = SeenCall(
