@@ -198,7 +198,6 @@ class CoroutineLayout:
         stack: These, in a frame.
         first_line: The first line, in a code object.
         file: The name of its file, in a code object.
-        name: Its name.
         qualified_name: Its name with those around it.
         lines: The table of its lines.
         ascii_text: The characters of a string that has only ASCII.

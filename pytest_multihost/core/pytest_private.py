@@ -296,9 +296,6 @@ def set_up_session_fixture(name: str, item: pytest.Function) -> Sequence[Callabl
     The fixture keeps its value, or the exception that it raised. A fork therefore returns the value
     without setting the fixture up again, and never tears it down.
 
-    Args:
-        name: A fixture that `item` requests.
-
     Returns:
         The teardown of the fixture and of the fixtures that it requests, to be called in the
         reverse order.

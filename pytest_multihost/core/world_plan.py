@@ -33,7 +33,6 @@ class Offers:
     Attributes:
         planner: Reads and checks faults.
         services: The kinds of services; of two with one name the first counts.
-        recorders: The recorders of plugins.
     """
 
     planner: FaultPlanner

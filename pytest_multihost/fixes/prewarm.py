@@ -131,11 +131,7 @@ def order(name: str) -> tuple[int, int, str]:
 
 
 def disagreements(entries_by_rank: Mapping[int, Iterable[Entry]]) -> tuple[str, ...]:
-    """Return one sentence for each group that is not the same to all of its members.
-
-    Args:
-        entries_by_rank: The groups of each rank.
-    """
+    """Return one sentence for each group that is not the same to all of its members."""
     names: dict[tuple[int, ...], dict[int, set[str]]] = {}
     for rank, entries in entries_by_rank.items():
         for name, members in entries:

@@ -256,11 +256,7 @@ def _gather(
 
 
 def odd_ones(values: Mapping[int, str]) -> tuple[int, ...]:
-    """Return whose value is not that of more than half; all, where there is no such value.
-
-    Args:
-        values: The value of each rank.
-    """
+    """Return whose value is not that of more than half; all, where there is no such value."""
     common, count = collections.Counter(values.values()).most_common(1)[0]
     has_majority = 2 * count > len(values)
     return tuple(sorted(rank for rank in values if not has_majority or values[rank] != common))

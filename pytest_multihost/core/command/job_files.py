@@ -21,7 +21,6 @@ def write_job(judged: Judgement, name: str, options: argparse.Namespace) -> None
 
     Args:
         name: The source of the judgement, which the page shows.
-        options: The options of ``multihost explain``.
 
     Raises:
         OSError: A file cannot be written.

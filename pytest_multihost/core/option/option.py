@@ -125,7 +125,6 @@ class Settings:
         """Return the settings of a script.
 
         Args:
-            options: The options that scripts take.
             texts: The texts on its command line, by the option's name; None: absent.
 
         Raises:

@@ -44,7 +44,6 @@ class RankFacts:
         interrupted: An exception raised out of the test without a report, or the backend's failure.
         failure: The first report of a raise, or `interrupted`; a raise that xfail expects only if
             there is no other.
-        failed_s: When `failure` happened.
         released: Gates that were opened for it.
         is_being_killed: Whether a fault that ends its process has begun.
         active_faults: The "begun" changes of faults that are not over.

@@ -81,7 +81,6 @@ class _HeldThread:
 
     Attributes:
         index: The fault's number in the world.
-        since_s: When the hold began.
         is_released: Whether the rank has been sent its release.
     """
 

@@ -20,11 +20,7 @@ _HOME = "pytest_multihost.extensions.faults"
 
 
 def faults_service(held: HeldRanks) -> Service:
-    """Return the service.
-
-    Args:
-        held: The ranks that faults hold.
-    """
+    """Return the service."""
 
     def after(event: Event, _facts: Sequence[RankFacts]) -> Sequence[Action]:
         held.note(event)

@@ -68,9 +68,6 @@ class StartOptions:
 def parse_roles(texts: Sequence[str], start: StartOptions) -> list[RoleProgram]:
     """Return the roles and programs of a run.
 
-    Args:
-        texts: The values of ``--role``.
-
     Raises:
         SettingError: One is invalid, or an option names no role.
     """

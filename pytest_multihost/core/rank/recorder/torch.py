@@ -135,11 +135,6 @@ def record_torch_classes(
     """Record the operations of a backend's own classes, as those of torch's; once in a process.
 
     Wrapping the bound classes does not reach methods that a Python subclass overrides.
-
-    Args:
-        groups: Subclasses of `ProcessGroup`.
-        works: Subclasses of `Work`.
-        stores: Subclasses of `Store`.
     """
     found = _TorchClasses(tuple(groups), tuple(works), tuple(stores))
     if found not in _known:

@@ -46,7 +46,6 @@ class SharedMemory:
     """The memory in which the futex of a wait lies, if processes may share it.
 
     Attributes:
-        name: A name for the reader.
         sharers: The processes that have it, without the waiting one.
         owner: The thread that holds the mutex there; 0: it is not a mutex, or that is unknown.
         can_be_opened: Whether another process may open it by a name.
