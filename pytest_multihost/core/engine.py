@@ -33,7 +33,7 @@ from pathlib import Path
 from pytest_multihost.core.blame.program_members import with_stacks
 from pytest_multihost.core.launch import HarnessCollectives, Launcher, RunningWorld
 from pytest_multihost.core.launch.ending_signals import end_in_spite_of_signals, interrupted_once
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.model.end import Ending
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import (
@@ -366,7 +366,7 @@ class _WorldRun:
         for rank, body in action.events:
             self._take(Event(now, rank, body))
         for rank, message in action.to_ranks:
-            world.send(rank, Frame(message))
+            world.send(rank, WireFrame(message))
         for request in action.to_server:
             self._request(world, request)
         for rank, gate in action.gates:
@@ -470,7 +470,7 @@ class _WorldRun:
         """Open a gate for one rank; return whether it was not open."""
         if gate in facts.released or facts.is_gone:
             return False
-        world.send(facts.rank, Frame(OpenGate(gate)))
+        world.send(facts.rank, WireFrame(OpenGate(gate)))
         self._take(Event(now, facts.rank, Released(gate)))
         return True
 
@@ -604,7 +604,7 @@ def _one_of_each_kind(ranks: Sequence[int], last: Sequence[RankSnapshot]) -> lis
 
 def _answers(
     exchange: HarnessCollectives, event: Event, facts: RankFacts, subject: Subject
-) -> Mapping[int, Frame[ToRank]]:
+) -> Mapping[int, WireFrame[ToRank]]:
     """Return the frames that answer `event`, by the rank that gets each."""
     match event.body:
         case ExchangeEntered() as entered:
@@ -619,7 +619,7 @@ def _answers(
         case Done():
             return exchange.mark_lost(event.rank, "has finished its teardown")
         case FaultAnswered(index=int() as index, error=error):
-            return {event.rank: Frame(FaultPerformed(index, error))}
+            return {event.rank: WireFrame(FaultPerformed(index, error))}
     return {}
 
 

@@ -169,7 +169,7 @@ from pytest_multihost.core.model.verdict import Phase as Phase
 from pytest_multihost.core.model.verdict import Place as Place
 from pytest_multihost.core.model.verdict import RankOutcome as RankOutcome
 from pytest_multihost.core.model.verdict import RankPlace as RankPlace
-from pytest_multihost.core.model.verdict import Span as Span
+from pytest_multihost.core.model.verdict import SentencePart as SentencePart
 from pytest_multihost.core.model.verdict import WaitsFor as WaitsFor
 from pytest_multihost.core.model.verdict import sentence as sentence
 from pytest_multihost.core.outcome import Finding as Finding
@@ -188,3 +188,6 @@ from pytest_multihost.testing.values import make_event as make_event
 from pytest_multihost.testing.values import make_spec as make_spec
 from pytest_multihost.testing.values import raised as raised
 from pytest_multihost.testing.values import report as report
+
+Span = SentencePart
+"""The earlier name of `SentencePart`."""

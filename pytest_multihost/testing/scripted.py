@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Literal, Self
 
-from pytest_multihost.core.launch import Ending, Frame, WorldProcesses
+from pytest_multihost.core.launch import Ending, WireFrame, WorldProcesses
 from pytest_multihost.core.model.event import Event, Exited, Pause
 from pytest_multihost.core.model.messages import (
     CollectiveBroken,
@@ -87,7 +87,7 @@ class ScriptedLauncher:
     error: BaseException | None = None
     error_at_s: float = 0.0
     alive: set[int] = field(default_factory=set)
-    sent: list[tuple[float, int, Frame[ToRank]]] = field(default_factory=list)
+    sent: list[tuple[float, int, WireFrame[ToRank]]] = field(default_factory=list)
     dumped: list[tuple[int, ...]] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     paused: list[tuple[int, Pause | None]] = field(default_factory=list)
@@ -137,7 +137,7 @@ class ScriptedLauncher:
     def confirm(self) -> None:
         """Do nothing: nothing is on its way."""
 
-    def send(self, rank: int, frame: Frame[ToRank]) -> None:
+    def send(self, rank: int, frame: WireFrame[ToRank]) -> None:
         """Record the frame, and schedule the rank's steps that it triggers."""
         self.sent.append((self.clock.now(), rank, frame))
         message = frame.message

@@ -20,7 +20,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from pytest_multihost.core.launch import Decoder, Frame, FrameStream, Membership
+from pytest_multihost.core.launch import Decoder, FrameStream, Membership, WireFrame
 from pytest_multihost.extensions.engines.attach import Connector, Listener, Rendezvous
 from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,
@@ -242,7 +242,7 @@ class ConnectorTarget:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             handshake = Handshake(challenge, *fields[:3])
-            handshake.stream(ours, secret, role="controller").send(Frame(Welcome(), number=1))
+            handshake.stream(ours, secret, role="controller").send(WireFrame(Welcome(), number=1))
             data = edited(theirs.recv(_CHUNK), edits)
         for piece in pieces(data, sizes):
             stream.sendall(piece)
@@ -254,8 +254,16 @@ class ConnectorTarget:
         self._server.close()
 
 
-DOWN = (Frame(Ping(), number=1), Frame(Ping(), b"payload" * 9, 2), Frame(Welcome(), number=3))
-UP = (Frame(Pong(0.5), number=1), Frame(DumpsWritten(), b"payload" * 9, 2), Frame(RanksLost("")))
+DOWN = (
+    WireFrame(Ping(), number=1),
+    WireFrame(Ping(), b"payload" * 9, 2),
+    WireFrame(Welcome(), number=3),
+)
+UP = (
+    WireFrame(Pong(0.5), number=1),
+    WireFrame(DumpsWritten(), b"payload" * 9, 2),
+    WireFrame(RanksLost("")),
+)
 
 
 class StreamTarget:
@@ -266,7 +274,7 @@ class StreamTarget:
     handshake = Handshake(bytes(32), bytes(32), 1, 2)
 
     def check(
-        self, given_input: tuple[Sequence[Frame[Any]], int, list[Edit], bytes, list[int]]
+        self, given_input: tuple[Sequence[WireFrame[Any]], int, list[Edit], bytes, list[int]]
     ) -> None:
         """What arrives is the beginning of what was sent, and nothing else is waited for."""
         frames, count, edits, noise, sizes = given_input
@@ -290,7 +298,7 @@ class StreamTarget:
 
     def _received(
         self, receiver: FrameStream[Any], sink: socket.socket, data: Sequence[bytes]
-    ) -> list[Frame[Any]]:
+    ) -> list[WireFrame[Any]]:
         found = []
         for piece in data:
             try:

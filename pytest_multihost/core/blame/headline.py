@@ -9,7 +9,7 @@ from pytest_multihost.core.blame.kinds import kind_of
 from pytest_multihost.core.blame.planned_freeze import planned_freeze
 from pytest_multihost.core.blame.wording import of_culprits
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.verdict import RankPlace, Sentence, Span, sentence
+from pytest_multihost.core.model.verdict import RankPlace, Sentence, SentencePart, sentence
 from pytest_multihost.core.outcome import Finding
 
 
@@ -33,7 +33,7 @@ def _together(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
         found = sentence(found, "; " if found else "", headline(each, finding, result))
     more = {rank for each in cause.parts[_MAX_PARTS:] for rank in each.culprits}
     if more:
-        found = sentence(found, "; also ", (Span(result.spec.names.of(more), "culprit"),))
+        found = sentence(found, "; also ", (SentencePart(result.spec.names.of(more), "culprit"),))
     return found
 
 

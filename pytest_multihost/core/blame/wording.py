@@ -8,7 +8,7 @@ from pytest_multihost.core.blame.cause import Cause, first_waits
 from pytest_multihost.core.model.operation import Operation, group_by_value
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.verdict import Sentence, Span, sentence
+from pytest_multihost.core.model.verdict import Sentence, SentencePart, sentence
 from pytest_multihost.core.outcome import Finding
 
 
@@ -16,12 +16,12 @@ def culprit_span(ranks: Sequence[int], cause: Cause, names: Names) -> Sentence:
     """Return ranks, marked and with their child if they are the culprits."""
     is_culprit = set(ranks) == set(cause.culprits)
     child = f" / {cause.child.title}" if is_culprit and cause.child is not None else ""
-    return (Span(f"{names.of(ranks)}{child}", "culprit" if is_culprit else ""),)
+    return (SentencePart(f"{names.of(ranks)}{child}", "culprit" if is_culprit else ""),)
 
 
 def side(ranks: Sequence[int], cause: Cause, names: Names) -> Sentence:
     """Return the ranks of one side, marked if all of them are culprits."""
-    return (Span(names.of(ranks), "culprit" if {*ranks} <= {*cause.culprits} else ""),)
+    return (SentencePart(names.of(ranks), "culprit" if {*ranks} <= {*cause.culprits} else ""),)
 
 
 def operation_words(operation: Operation | None, names: Names, otherwise: str = "") -> Sentence:
@@ -29,7 +29,7 @@ def operation_words(operation: Operation | None, names: Names, otherwise: str = 
     if operation is None:
         return sentence(otherwise)
     if group := operation.group_name(names):
-        return sentence(f"{operation.title} ", (Span(f"({group})", "group"),))
+        return sentence(f"{operation.title} ", (SentencePart(f"({group})", "group"),))
     return sentence(operation.title)
 
 
@@ -39,7 +39,7 @@ def words_of_all(operations: Sequence[Operation], names: Names) -> Sentence:
     if len(groups) == 1:
         return operation_words(first, names)
     alike = f"{len(groups)} groups of {len(first.group)}"
-    return sentence(f"{first.title} ", (Span(f"({alike})", "group"),))
+    return sentence(f"{first.title} ", (SentencePart(f"({alike})", "group"),))
 
 
 def wait_verb(ranks: Sequence[int]) -> str:

@@ -19,7 +19,7 @@
 * `kernel_identity`: whether two processes see the same processes and the same clock.
 """
 
-from pytest_multihost.core.launch.frames import Decoder, Frame, encode
+from pytest_multihost.core.launch.frames import Decoder, WireFrame, encode
 from pytest_multihost.core.launch.harness_collectives import Answers, HarnessCollectives
 from pytest_multihost.core.launch.interface import Ending, Launcher, RunningWorld, WorldProcesses
 from pytest_multihost.core.launch.launcher_env import (
@@ -38,13 +38,13 @@ __all__ = [
     "Answers",
     "Decoder",
     "Ending",
-    "Frame",
     "FrameStream",
     "HarnessCollectives",
     "Launcher",
     "Membership",
     "RemoteRanks",
     "RunningWorld",
+    "WireFrame",
     "WorldProcesses",
     "encode",
     "first_node",

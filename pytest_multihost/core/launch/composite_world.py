@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.interface import Ending, RankControl, WorldProcesses
 from pytest_multihost.core.launch.remote_ranks import RemoteRanks
 from pytest_multihost.core.model.errors import LaunchError
@@ -135,7 +135,7 @@ class CompositeWorld:
             part.close()
             raise
 
-    def send(self, rank: int, frame: Frame[Any]) -> None:
+    def send(self, rank: int, frame: WireFrame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is not an error here."""
         for part in self._living([rank]):
             part.send(rank, frame)

@@ -16,7 +16,7 @@ import psutil
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class FreeMemory:
     """Memory of this machine, or of a control group of this process.
 
     Attributes:
@@ -87,7 +87,7 @@ class ControlGroups:
     own: Path = Path("/proc/self/cgroup")
     free_swap: Callable[[], int] = lambda: int(psutil.swap_memory().free)
 
-    def memory(self) -> Memory:
+    def memory(self) -> FreeMemory:
         """Return the memory of the machine, or of the group that has least."""
         machine, swap = psutil.virtual_memory(), self.free_swap()
         limited = (
@@ -95,7 +95,7 @@ class ControlGroups:
             for version in _VERSIONS
             for folder in self._with_parents(version.controller)
         )
-        found = (Memory(machine.available, machine.total, swap), *filter(None, limited))
+        found = (FreeMemory(machine.available, machine.total, swap), *filter(None, limited))
         return min(found, key=lambda each: each.available)
 
     def processes_left(self) -> int | None:
@@ -146,7 +146,7 @@ OWN_GROUPS = ControlGroups()
 """The control groups of this process, where Linux has them."""
 
 
-def _memory_of(folder: Path, files: _GroupFiles, machine_swap: int) -> Memory | None:
+def _memory_of(folder: Path, files: _GroupFiles, machine_swap: int) -> FreeMemory | None:
     """Return the memory that a control group's limit leaves; None if it has no limit."""
     try:
         limit, used = _number(folder / files.limit), _number(folder / files.used)
@@ -161,7 +161,7 @@ def _memory_of(folder: Path, files: _GroupFiles, machine_swap: int) -> Memory | 
     with contextlib.suppress(OSError, ValueError):  # swapped memory is not counted
         swap = _number(folder / files.swap_limit) - _number(folder / files.swap_used)
         swap -= max(0.0, limit - used) if files.controller else 0.0
-    return Memory(available, int(limit), int(min(machine_swap, max(0.0, swap))))
+    return FreeMemory(available, int(limit), int(min(machine_swap, max(0.0, swap))))
 
 
 def _number(path: Path) -> float:

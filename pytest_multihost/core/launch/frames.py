@@ -40,7 +40,7 @@ _OTHER_PROTOCOL = "it does not speak the protocol of pytest-multihost-hangs"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame(Generic[M]):
+class WireFrame(Generic[M]):
     """One message and its payload.
 
     Attributes:
@@ -76,7 +76,7 @@ class Authenticator:
         return tag
 
 
-def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> bytes:
+def encode(frame: WireFrame[Any], authenticator: Authenticator | None = None) -> bytes:
     """Return the bytes of `frame`.
 
     A value that JSON cannot represent is replaced by its `repr`, because an imprecise record is
@@ -147,9 +147,9 @@ class Decoder(Generic[M]):
         self._tag_size = 0 if authenticator is None else _TAG
         self._pending = bytearray()
         self._sizes = [_LENGTHS.size]
-        self._frame: Frame[M] | None = None
+        self._frame: WireFrame[M] | None = None
 
-    def feed(self, data: bytes) -> list[Frame[M]]:
+    def feed(self, data: bytes) -> list[WireFrame[M]]:
         """Take `data` and return the frames that are now complete.
 
         Raises:
@@ -157,7 +157,7 @@ class Decoder(Generic[M]):
         """
         return list(self.decode(data))
 
-    def decode(self, data: bytes) -> Iterator[Frame[M]]:
+    def decode(self, data: bytes) -> Iterator[WireFrame[M]]:
         """Take `data` and yield the frames that are now complete.
 
         Raises:
@@ -191,14 +191,14 @@ class Decoder(Generic[M]):
             )
         return part
 
-    def _read(self, data: bytes) -> Frame[M]:
+    def _read(self, data: bytes) -> WireFrame[M]:
         try:
             header = json.loads(data)
             if isinstance(self._messages, frozenset):
                 if header.get("kind") not in self._messages:
                     raise GarbledError(_OTHER_PROTOCOL)
-                return Frame(header)
+                return WireFrame(header)
             number = from_json(int, header.pop("number", 0))
-            return Frame(from_json(self._messages, header), number=number)
+            return WireFrame(from_json(self._messages, header), number=number)
         except (ValueError, RecursionError, TypeError, AttributeError) as error:
             raise GarbledError(_OTHER_PROTOCOL) from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.model.event import ExchangeEntered
 from pytest_multihost.core.model.messages import (
     CollectiveBroken,
@@ -24,7 +24,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.rank_names import PLAIN, Names
 
-Answers = dict[int, Frame[ToRank]]
+Answers = dict[int, WireFrame[ToRank]]
 """The frame to send to each rank."""
 
 Entries = dict[int, tuple[CollectiveKey, bytes]]
@@ -87,7 +87,7 @@ class HarnessCollectives:
     def _break(self, key: CollectiveKey, why: str) -> Answers:
         happened = f"{_name(key)} can never complete: {why}"
         return {
-            rank: Frame(CollectiveBroken(own_key, happened))
+            rank: WireFrame(CollectiveBroken(own_key, happened))
             for rank, (own_key, _) in self._inside.pop(key).items()
         }
 
@@ -118,7 +118,7 @@ def _complete(key: CollectiveKey, entries: Entries) -> Answers:
     parts = [entries[rank][1] for rank in contributors]
     sizes = tuple(map(len, parts))
     return {
-        rank: Frame(CollectiveComplete(own_key, sizes), b"".join(parts))
+        rank: WireFrame(CollectiveComplete(own_key, sizes), b"".join(parts))
         for rank, (own_key, _) in entries.items()
     }
 

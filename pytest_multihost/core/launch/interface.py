@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.remote_ranks import RemoteRanks
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Event
@@ -84,7 +84,7 @@ class RankControl(Protocol):
             LaunchError: A server is gone, or does not answer.
         """
 
-    def send(self, rank: int, frame: Frame[Any]) -> None:
+    def send(self, rank: int, frame: WireFrame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is not an error here."""
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:

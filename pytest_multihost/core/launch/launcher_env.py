@@ -3,7 +3,7 @@
 Launchers nest: torchrun runs inside srun, mpirun inside a Slurm allocation. If the nesting is
 known, the innermost launcher wins. Otherwise it is an error if the launchers differ.
 
-`LAUNCHERS` holds one `Launcher` for each, with all facts about its variables.
+`LAUNCHERS` holds one `OuterLauncher` for each, with all facts about its variables.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _plain_host(_: str, text: str) -> tuple[str, None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
+class OuterLauncher:
     """A program that starts processes and passes each its rank in variables.
 
     Attributes:
@@ -153,7 +153,7 @@ def _host_of_first_node(_: str, text: str) -> tuple[str, None]:
 
 
 LAUNCHERS = (
-    Launcher(
+    OuterLauncher(
         name="PYTEST_MULTIHOST_*",
         rank="PYTEST_MULTIHOST_RANK",
         size="PYTEST_MULTIHOST_SIZE",
@@ -162,7 +162,7 @@ LAUNCHERS = (
         precedence=2,
         is_by_hand=True,
     ),
-    Launcher(
+    OuterLauncher(
         name="torchrun",
         rank="RANK",
         size="WORLD_SIZE",
@@ -181,7 +181,7 @@ LAUNCHERS = (
         precedence_needs="TORCHELASTIC_RUN_ID",  # without it, any script may have set RANK
         otherwise="a program that sets RANK",
     ),
-    Launcher(
+    OuterLauncher(
         name="Open MPI",
         rank="OMPI_COMM_WORLD_RANK",
         size="OMPI_COMM_WORLD_SIZE",
@@ -190,7 +190,7 @@ LAUNCHERS = (
         foreign=("OMPI_*", "PMIX_*"),
         runs_in=("Slurm",),
     ),
-    Launcher(
+    OuterLauncher(
         name="PMI",  # MPICH and its derivatives
         rank="PMI_RANK",
         size="PMI_SIZE",
@@ -199,7 +199,7 @@ LAUNCHERS = (
         foreign=("PMI_*", "MPI_*"),
         runs_in=("Slurm",),
     ),
-    Launcher(
+    OuterLauncher(
         name="jax",
         rank="JAX_PROCESS_ID",
         size="JAX_NUM_PROCESSES",
@@ -211,7 +211,7 @@ LAUNCHERS = (
             *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
         ),
     ),
-    Launcher(
+    OuterLauncher(
         name="Slurm",
         rank="SLURM_PROCID",
         size="SLURM_NTASKS",
@@ -267,7 +267,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
 
 
 def _address(
-    launcher: Launcher, environment: Mapping[str, str]
+    launcher: OuterLauncher, environment: Mapping[str, str]
 ) -> tuple[str, int | None] | tuple[None, None]:
     """Return rank 0's host and port, as far as the variables name them.
 
@@ -284,7 +284,7 @@ def _address(
     return None, None
 
 
-def _launcher(environment: Mapping[str, str]) -> Launcher:
+def _launcher(environment: Mapping[str, str]) -> OuterLauncher:
     """Return the launcher whose variables apply.
 
     Raises:

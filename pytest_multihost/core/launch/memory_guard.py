@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from pytest_multihost.core.launch.control_groups import OWN_GROUPS, Memory
+from pytest_multihost.core.launch.control_groups import OWN_GROUPS, FreeMemory
 from pytest_multihost.core.launch.refusals import FEWER_RANKS
 from pytest_multihost.core.model.errors import LaunchError
 
@@ -36,7 +36,7 @@ _OUTLIER = 4
 class MemoryGuard:
     """Looks at times whether a world's machine is about to run out of memory."""
 
-    look: Callable[[], Memory] = OWN_GROUPS.memory
+    look: Callable[[], FreeMemory] = OWN_GROUPS.memory
     _looked_s: float = field(default_factory=time.monotonic)
 
     def check(self, pids: Callable[[], Mapping[int, int]] = dict) -> None:
@@ -54,7 +54,7 @@ class MemoryGuard:
         require_memory(self.look(), pids())
 
 
-def require_memory(left: Memory, pids: Mapping[int, int]) -> None:
+def require_memory(left: FreeMemory, pids: Mapping[int, int]) -> None:
     """Check that enough memory is left for a world to go on.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from pytest_multihost.core.launch.frames import Decoder, Frame, M, encode
+from pytest_multihost.core.launch.frames import Decoder, M, WireFrame, encode
 from pytest_multihost.core.model.errors import GarbledError
 from pytest_multihost.core.model.json_values import JsonObject
 
@@ -44,7 +44,7 @@ def send_packet(
     The frame's number is the number of descriptors. Descriptors beyond the kernel's maximum follow
     in groups, each attached to one byte.
     """
-    data = encode(Frame(message, number=len(descriptors)))
+    data = encode(WireFrame(message, number=len(descriptors)))
     socket.send_fds(connection, [data], list(descriptors[:_MAX_DESCRIPTORS]))
     for first in range(_MAX_DESCRIPTORS, len(descriptors), _MAX_DESCRIPTORS):
         socket.send_fds(connection, [b"+"], list(descriptors[first : first + _MAX_DESCRIPTORS]))
@@ -63,7 +63,7 @@ def receive_packet(connection: socket.socket, messages: object = JsonObject) -> 
         with contextlib.ExitStack() as unused:
             data, descriptors, flags, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)
             unused.callback(_close, descriptors)
-            frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
+            frames: list[WireFrame[Any]] = Decoder[Any](messages).feed(data)
             if data and len(frames) != 1:
                 raise GarbledError("a packet holds one message")
             while data and len(descriptors) < frames[0].number:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from os import getpid
 from typing import Any, Generic
 
-from pytest_multihost.core.launch.frames import Authenticator, Decoder, Frame, M, encode
+from pytest_multihost.core.launch.frames import Authenticator, Decoder, M, WireFrame, encode
 from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.errors import GarbledError, MultihostError
 from pytest_multihost.core.model.messages import ToRank
@@ -51,7 +51,7 @@ class FrameStream(Generic[M]):
         self._authenticator = ours
         self.moved_bytes = 0
         self._outbox = bytearray()
-        self._arrived: list[Frame[M]] = []
+        self._arrived: list[WireFrame[M]] = []
         socket.setblocking(False)  # noqa: FBT003 - the standard library's signature
 
     def fileno(self) -> int:
@@ -68,7 +68,7 @@ class FrameStream(Generic[M]):
         """The poll events to wait for: readable, and writable while unsent bytes are buffered."""
         return select.POLLIN | (select.POLLOUT if self.has_more_to_send else 0)
 
-    def send(self, frame: Frame[Any]) -> None:
+    def send(self, frame: WireFrame[Any]) -> None:
         """Send a frame, or buffer it until it can be sent. A closed other side is not an error."""
         with signals_deferred():
             if self.ended is None:
@@ -94,14 +94,14 @@ class FrameStream(Generic[M]):
             self._read()  # frames that the other side sent before it closed
             self.ended = self.ended or str(error)
 
-    def receive(self) -> list[Frame[M]]:
+    def receive(self) -> list[WireFrame[M]]:
         """Return the frames that have arrived; if there are none, check `ended`."""
         with signals_deferred():
             self._read()
             arrived, self._arrived = self._arrived, []
         return arrived
 
-    def await_frames(self, deadline_s: float) -> list[Frame[M]]:
+    def await_frames(self, deadline_s: float) -> list[WireFrame[M]]:
         """Wait for the next frames; return none at the deadline or after the stream's end."""
         while True:
             frames = self.receive()
@@ -194,7 +194,7 @@ class Channel:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _is_being_read: bool = False
     _decoder: Decoder[ToRank] = field(default_factory=lambda: Decoder(ToRank))
-    _arrived: list[Frame[ToRank]] = field(default_factory=list)
+    _arrived: list[WireFrame[ToRank]] = field(default_factory=list)
     _held: bytes = b""
 
     @property
@@ -210,7 +210,7 @@ class Channel:
             OSError: The controller is gone or the descriptor was closed.
         """
         self._check_owner()
-        self._write(encode(Frame(header, payload)))
+        self._write(encode(WireFrame(header, payload)))
 
     def send_with_next(self, header: Mapping[str, Any]) -> None:
         """Send an event together with the next one: each write wakes the controller.
@@ -222,14 +222,14 @@ class Channel:
         """
         self._check_owner()
         with self._sending:
-            self._held += encode(Frame(header))
+            self._held += encode(WireFrame(header))
 
     def _write(self, data: bytes) -> None:
         with self._sending:
             held, self._held = self._held, b""
             self.stream.sendall(held + data)
 
-    def receive(self, wanted: Callable[[ToRank], bool]) -> Frame[ToRank]:
+    def receive(self, wanted: Callable[[ToRank], bool]) -> WireFrame[ToRank]:
         """Return the first frame whose message is `wanted`, waiting without a timeout.
 
         Raises:
@@ -250,7 +250,7 @@ class Channel:
             self._read_for_all()
 
     def _read_for_all(self) -> None:
-        frames: list[Frame[ToRank]] = []
+        frames: list[WireFrame[ToRank]] = []
         try:
             while not frames:
                 data = self.stream.recv(_CHUNK)

@@ -223,14 +223,14 @@ class Divergence:
     summary: str
 
 
-class Span(NamedTuple):
+class SentencePart(NamedTuple):
     """A part of a sentence, and its meaning: the culprits, an operation's group, or neither."""
 
     text: str
     names: Literal["culprit", "group", ""] = ""
 
 
-Sentence = tuple[Span, ...]
+Sentence = tuple[SentencePart, ...]
 
 
 def sentence(*parts: str | Sentence) -> Sentence:
@@ -238,7 +238,7 @@ def sentence(*parts: str | Sentence) -> Sentence:
     return tuple(
         span
         for part in parts
-        for span in ((Span(part),) if isinstance(part, str) else part)
+        for span in ((SentencePart(part),) if isinstance(part, str) else part)
         if span.text
     )
 

@@ -15,7 +15,7 @@ _DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class EqualRanks:
     """Ranks with equal values.
 
     Attributes:
@@ -53,7 +53,7 @@ class Disagreement:
 
     name: str
     nth: int
-    sides: tuple[Side, ...]
+    sides: tuple[EqualRanks, ...]
     is_asked: bool = True
 
     def words(self, root: str, names: Names) -> str:
@@ -92,11 +92,11 @@ def _has_passed(facts: RankFacts) -> bool:
     return is_over and facts.failure is None and not facts.is_skipped and not facts.has_died
 
 
-def _side(ranks: list[int], stated: dict[int, ValueStated]) -> Side:
+def _side(ranks: list[int], stated: dict[int, ValueStated]) -> EqualRanks:
     first = stated.get(ranks[0])
     if first is None:
-        return Side(tuple(ranks))
-    return Side(tuple(ranks), first.text, first.digest, first.frame)
+        return EqualRanks(tuple(ranks))
+    return EqualRanks(tuple(ranks), first.text, first.digest, first.frame)
 
 
 def require_agreement(finding: Finding, result: WorldResult, root: str) -> Finding:

@@ -190,15 +190,15 @@ _INNERMOST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FrameTree:
     """Frames that the same ranks are in, outermost first, and the branches below them."""
 
     ranks: tuple[int, ...]
     frames: tuple[Frame, ...]
-    children: tuple[Node, ...] = ()
+    children: tuple[FrameTree, ...] = ()
 
 
-def merge_stacks(dumps: Iterable[Dump]) -> tuple[Node, ...]:
+def merge_stacks(dumps: Iterable[Dump]) -> tuple[FrameTree, ...]:
     """Return the tree of the main threads' stacks; it skips ranks without a stack."""
     stacks = {}
     for dump in dumps:
@@ -209,19 +209,19 @@ def merge_stacks(dumps: Iterable[Dump]) -> tuple[Node, ...]:
     return _nodes({rank: frames for rank, frames in stacks.items() if frames})
 
 
-def _nodes(stacks: Mapping[int, Sequence[Frame]]) -> tuple[Node, ...]:
+def _nodes(stacks: Mapping[int, Sequence[Frame]]) -> tuple[FrameTree, ...]:
     parts = ((each[0], (rank, each[1:])) for rank, each in sorted(stacks.items()) if each)
     nodes = []
     for frame, rest in group_by_value(parts).items():
-        node = Node(tuple(rank for rank, _ in rest), (frame,), _nodes(dict(rest)))
+        node = FrameTree(tuple(rank for rank, _ in rest), (frame,), _nodes(dict(rest)))
         if len(node.children) == 1 and node.children[0].ranks == node.ranks:
             [only] = node.children
-            node = Node(node.ranks, (frame, *only.frames), only.children)
+            node = FrameTree(node.ranks, (frame, *only.frames), only.children)
         nodes.append(node)
     return tuple(sorted(nodes, key=lambda node: (len(node.ranks), node.ranks)))
 
 
-def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:
+def walk(nodes: Sequence[FrameTree], prefix: str = "") -> Iterator[tuple[str, FrameTree]]:
     """Yield every node with the lines that lead to it, parents first."""
     for index, node in enumerate(nodes):
         is_last = index == len(nodes) - 1

@@ -30,8 +30,8 @@ from pytest_multihost.core.report.layout import (
     INDENT,
     MARGIN,
     WIDTHS,
+    FrameTree,
     Line,
-    Node,
     Role,
     Row,
     Section,
@@ -355,7 +355,7 @@ def _branches(dumps: Sequence[Dump], names: Names, context: SourceContext) -> It
         yield (Span(f"and {len(drawn) - _MAX_BRANCHES} more branches in verdict.json"),)
 
 
-def _chain(node: Node) -> str:
+def _chain(node: FrameTree) -> str:
     names = [frame.function for frame in node.frames]
     if len(names) > 3:  # noqa: PLR2004 - both ends and the calls in between
         names = [names[0], "…", names[-1]]

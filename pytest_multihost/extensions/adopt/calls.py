@@ -26,7 +26,7 @@ from pytest_multihost.core.pytest_plugin.calls import (
 from pytest_multihost.core.rank import thread_variables
 from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.extensions.adopt.background import Backgrounds
-from pytest_multihost.extensions.adopt.groups import Groups
+from pytest_multihost.extensions.adopt.groups import StartedProcesses
 from pytest_multihost.extensions.adopt.refusals import Refusals
 from pytest_multihost.extensions.adopt.session_pools import replacing
 
@@ -43,7 +43,7 @@ def _caller() -> str:
     return module
 
 
-class Calls:
+class AdoptedCalls:
     """The hooks of a run that adopts calls.
 
     Attributes:
@@ -57,7 +57,7 @@ class Calls:
     def __init__(self) -> None:
         self.adopted = 0
         self.refusals = Refusals()
-        self.groups = Groups(self.refusals)
+        self.groups = StartedProcesses(self.refusals)
         self.backgrounds = Backgrounds()
         self._is_call = False
         self._pools = ExitStack()
@@ -160,4 +160,4 @@ class Calls:
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to adopt calls."""
     if config.pluginmanager.get_plugin("multihost_calls") is None:
-        config.pluginmanager.register(Calls(), "multihost_calls")
+        config.pluginmanager.register(AdoptedCalls(), "multihost_calls")

@@ -54,7 +54,7 @@ class _Ended:
 
 
 @dataclass(slots=True)
-class Groups:
+class StartedProcesses:
     """The processes that the test that runs has started.
 
     Attributes:

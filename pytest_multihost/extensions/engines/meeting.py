@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.launcher_env import Membership
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
@@ -93,6 +93,6 @@ def _answer_until_end(stream: FrameStream[ToPeer], answer: Callable[[ToPeer], Fr
                 return frame.message.status
             is_ping = isinstance(frame.message, Ping)
             found = Pong(time.monotonic()) if is_ping else answer(frame.message)
-            stream.send(Frame(found, number=frame.number))
+            stream.send(WireFrame(found, number=frame.number))
         if stream.ended is not None:
             raise LaunchError("rank 0's process has gone", seen=stream.ended)

@@ -22,7 +22,7 @@ from typing import Protocol
 from pytest_multihost.core.attempt import harness_processes
 from pytest_multihost.core.launch import Ending
 from pytest_multihost.core.launch.ending_signals import ENDING, LOST_AFTER_S
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.scratch import make_shared_directories
 from pytest_multihost.core.launch.server import ServerLauncher, ServerWorld
 from pytest_multihost.core.launch.wire import FrameStream
@@ -158,7 +158,7 @@ class PeerServer:
             act()
         except LaunchError as error:
             self._local = None
-            self.stream.send(Frame(RanksLost(str(error))))
+            self.stream.send(WireFrame(RanksLost(str(error))))
 
     def _pass_on_events(self) -> None:
         """Forward the events of this process's ranks to rank 0."""
@@ -170,9 +170,9 @@ class PeerServer:
 
     def _send_events(self, events: Iterable[Event]) -> None:
         for event in events:
-            self.stream.send(Frame(RankEvent(event), event.payload))
+            self.stream.send(WireFrame(RankEvent(event), event.payload))
 
-    def _handle(self, frame: Frame[ToPeer]) -> None:
+    def _handle(self, frame: WireFrame[ToPeer]) -> None:
         if isinstance(frame.message, Quit):
             self._status = frame.message.status
         elif frame.number:
@@ -180,15 +180,15 @@ class PeerServer:
                 message, payload = self._answer(frame.message)
             except LaunchError as error:  # the next poll of the ranks reports that they are lost
                 message, payload = Failed(str(error)), b""
-            self.stream.send(Frame(message, payload, frame.number))
+            self.stream.send(WireFrame(message, payload, frame.number))
         elif self._local is not None:
             self._unless_lost(partial(self._pass_on, frame, self._local.world))
 
-    def _pass_on(self, frame: Frame[ToPeer], world: ServerWorld) -> None:
+    def _pass_on(self, frame: WireFrame[ToPeer], world: ServerWorld) -> None:
         """Forward a message without an answer to this process's ranks."""
         match frame.message:
             case SendToRank(rank, passed_on):
-                world.send(rank, Frame(passed_on, frame.payload))
+                world.send(rank, WireFrame(passed_on, frame.payload))
             case RequestDumps(ranks, what):
                 world.request_dumps(ranks, what)
             case PauseRank() as request:
@@ -298,7 +298,7 @@ class PeerProcess:
             sys.exit(128 + number)
         if first_s is None:
             self._signalled_s = now_s
-            self._stream.send(Frame(Signalled(signal.Signals(number).name)))
+            self._stream.send(WireFrame(Signalled(signal.Signals(number).name)))
 
     def connect(self, *, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]) -> None:
         """Connect to rank 0.

@@ -98,7 +98,7 @@ class _HeldThread:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class HoldEnd:
     """A rank that is to go on.
 
     Attributes:
@@ -151,7 +151,7 @@ def have_looked(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> b
 
 
 @dataclass(slots=True)
-class Watched:
+class HoldWatch:
     """The checks of a world since a rank last did more than wait or poll.
 
     Attributes:
@@ -216,7 +216,7 @@ class HeldRanks:
     observer: WorldObserver | None = None
     _held: list[_HeldThread] = field(default_factory=list)
     _quiescence: Quiescence | None = None
-    _watched: Watched | None = None
+    _watched: HoldWatch | None = None
     _still: Mapping[int, Glimpse] | None = None
     _known: dict[int, set[tuple[object, ...]]] = field(default_factory=dict)
     _looked_s: float = 0.0
@@ -249,7 +249,7 @@ class HeldRanks:
             case Exited():
                 self._held = [each for each in self._held if each.rank != event.rank]
 
-    def due(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> tuple[Release, ...]:
+    def due(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> tuple[HoldEnd, ...]:
         """Return which ranks may go on now, provided that no event is unread.
 
         Args:
@@ -263,10 +263,10 @@ class HeldRanks:
         ends_s = max(each.ends_s(deadline_s) for each in held)
         reason = self._reason(now, facts, {each.rank for each in held}, ends_s)
         if reason is not None:
-            return tuple(Release(e.rank, e.index, reason, self._is_pressed) for e in ripe)
-        return tuple(Release(each.rank, each.index, "max_s") for each in over)
+            return tuple(HoldEnd(e.rank, e.index, reason, self._is_pressed) for e in ripe)
+        return tuple(HoldEnd(each.rank, each.index, "max_s") for each in over)
 
-    def let_go(self, release: Release) -> None:
+    def let_go(self, release: HoldEnd) -> None:
         """Record that a rank has been sent its release."""
         for each in self._held:
             if (each.rank, each.index) == (release.rank, release.index) and not each.is_released:
@@ -331,7 +331,7 @@ class HeldRanks:
         if not is_whole:
             return None
         if self._watched is None or not self._watched.add(seen):
-            self._watched = Watched(now, quiescence.used_ns, seen)
+            self._watched = HoldWatch(now, quiescence.used_ns, seen)
         return self._watched.verdict(now, quiescence.used_ns, seen)
 
     def _nobody_moves(self, seen: Mapping[int, Glimpse]) -> bool:
@@ -383,7 +383,7 @@ def _kind_of_step(operation: Operation) -> tuple[object, ...]:
     return operation.name, operation.detail, operation.group_key, operation.peer, operation.sequence
 
 
-def release_action(held: HeldRanks, release: Release) -> Action:
+def release_action(held: HeldRanks, release: HoldEnd) -> Action:
     """Return the action that lets a held rank go on."""
     return Action(
         perform=lambda _now: held.let_go(release),

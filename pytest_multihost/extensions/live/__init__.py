@@ -74,6 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_multihost.extensions.live.watch.option import FOLDER
 
     if folder := os.environ.get(FOLDER):
-        from pytest_multihost.extensions.live.watch.in_pytest import Watched
+        from pytest_multihost.extensions.live.watch.in_pytest import WatchedTests
 
-        config.pluginmanager.register(Watched.of(folder), "multihost_watched")
+        config.pluginmanager.register(WatchedTests.of(folder), "multihost_watched")

@@ -38,7 +38,7 @@ from pytest_multihost.extensions.live.as_user import (
     user_of,
     why_not,
 )
-from pytest_multihost.extensions.live.machine import Worlds, choose
+from pytest_multihost.extensions.live.machine import LocalWorlds, choose
 from pytest_multihost.extensions.live.processes import (
     Job,
     is_own,
@@ -72,7 +72,7 @@ def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     if options.join or _RANK in os.environ:
         return _attach_together(options, hook)
     found = choose(options.processes, match=options.match, below=options.children_of)
-    job = _asked(found) if isinstance(found, Worlds) else found
+    job = _asked(found) if isinstance(found, LocalWorlds) else found
     if job is None:
         is_list = not (options.processes or options.match or options.children_of)
         return 0 if is_list else 1
@@ -192,7 +192,7 @@ def _printable(line: str) -> str:
     return "".join(e if _COLOUR.fullmatch(e) else printable(e) for e in _COLOUR.split(line))
 
 
-def _asked(worlds: Worlds) -> Job | None:
+def _asked(worlds: LocalWorlds) -> Job | None:
     """Print the jobs of this machine; on a terminal, return the user's choice."""
     sys.stdout.write("\n".join(_listed(worlds)) + "\n")
     if not (worlds.found and sys.stdin.isatty() and sys.stdout.isatty()):
@@ -204,7 +204,7 @@ def _asked(worlds: Worlds) -> Job | None:
     return worlds.found[number - 1].job if 0 < number <= len(worlds.found) else None
 
 
-def _listed(worlds: Worlds) -> Iterator[str]:
+def _listed(worlds: LocalWorlds) -> Iterator[str]:
     """Yield the jobs of this machine, and how to attach to each."""
     count = len(worlds.found)
     yield f"{count or 'no'} job{'' if count == 1 else 's'} with ranks on this machine"
@@ -243,7 +243,7 @@ Show = Callable[[Job, JobReader], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundJob:
     """The part of the job on this machine.
 
     Attributes:
@@ -256,7 +256,9 @@ class Found:
     problem: str = ""
 
 
-def found_here(choose: Callable[[], Job | Worlds], read: Callable[[Job], JobReader]) -> Found:
+def found_here(
+    choose: Callable[[], Job | LocalWorlds], read: Callable[[Job], JobReader]
+) -> FoundJob:
     """Return the part of the job on this machine.
 
     Args:
@@ -276,10 +278,10 @@ def found_here(choose: Callable[[], Job | Worlds], read: Callable[[Job], JobRead
         reader = read(job or Job({}, 0, ""))
     except MultihostError as error:
         problem = str(error)
-    return Found(this_machine(job, why), reader, problem)
+    return FoundJob(this_machine(job, why), reader, problem)
 
 
-def _only(worlds: Worlds) -> Job | None:
+def _only(worlds: LocalWorlds) -> Job | None:
     """Return the only job of a machine; None if it has none.
 
     Raises:
@@ -290,7 +292,7 @@ def _only(worlds: Worlds) -> Job | None:
     return worlds.found[0].job if worlds.found else None
 
 
-def look_together(meeting: Meeting, found: Found, show: Show) -> int:
+def look_together(meeting: Meeting, found: FoundJob, show: Show) -> int:
     """Read a job together with the processes on other machines; return the exit code.
 
     Args:
@@ -314,7 +316,7 @@ def look_together(meeting: Meeting, found: Found, show: Show) -> int:
     return code
 
 
-def _joined(found: Found, companions: Sequence[Companion]) -> tuple[Job, JobReader]:
+def _joined(found: FoundJob, companions: Sequence[Companion]) -> tuple[Job, JobReader]:
     """Return the job of all machines, and its reader."""
     from pytest_multihost.extensions.live.joined import JoinedReader, joined_job, machine_of
 
@@ -329,7 +331,7 @@ def _joined(found: Found, companions: Sequence[Companion]) -> tuple[Job, JobRead
     return joined_job(machines), JoinedReader(found.reader, readers)
 
 
-def _look_for_first(meeting: Meeting, found: Found) -> int:
+def _look_for_first(meeting: Meeting, found: FoundJob) -> int:
     """Read the ranks of this machine for rank 0's process; return its exit code."""
     from pytest_multihost.extensions.live.joined import answer
 

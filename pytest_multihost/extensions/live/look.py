@@ -25,7 +25,7 @@ from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_w
 from pytest_multihost.extensions.live.gloo_groups import with_gloo_members
 from pytest_multihost.extensions.live.groups import with_unlike_groups
 from pytest_multihost.extensions.live.processes import Job
-from pytest_multihost.extensions.live.reader import JobReader, Line, Stacks
+from pytest_multihost.extensions.live.reader import JobReader, Stacks, UserLine
 from pytest_multihost.extensions.live.waits import SeenWait
 
 HORIZON_S = 60.0
@@ -105,7 +105,7 @@ class Look:
     at_s: float
     ranks: tuple[RankSnapshot, ...]
     dumps: tuple[Dump, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[UserLine, ...]
     unread: Mapping[int, str]
     unclear: frozenset[int]
     limited: Mapping[int, str] = field(default_factory=dict)

@@ -49,7 +49,7 @@ _LOOKS = re.compile(r"(/multihost|pytest_multihost\.core\.command\.main) attach\
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class LocalWorld:
     """A job whose ranks, or some of them, run on this machine.
 
     Attributes:
@@ -65,18 +65,18 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Worlds:
+class LocalWorlds:
     """The worlds found on this machine.
 
     Attributes:
         unreadable: Number of Python processes that may not be read.
     """
 
-    found: tuple[World, ...]
+    found: tuple[LocalWorld, ...]
     unreadable: int = 0
 
 
-def worlds_here(among: Collection[int] | None = None) -> Worlds:
+def worlds_here(among: Collection[int] | None = None) -> LocalWorlds:
     """Return the worlds on this machine.
 
     Args:
@@ -104,7 +104,7 @@ def worlds_here(among: Collection[int] | None = None) -> Worlds:
         key = (each.key, owner, same if each.job.strip("/") else parents[pid])
         by_key.setdefault(key, {})[pid] = each
     worlds = (_world(each, parents) for each in by_key.values())
-    return Worlds(tuple(sorted(worlds, key=lambda each: each.age_s)), unreadable)
+    return LocalWorlds(tuple(sorted(worlds, key=lambda each: each.age_s)), unreadable)
 
 
 def matching(text: str) -> tuple[int, ...]:
@@ -178,7 +178,7 @@ def _without_launchers(
     return {pid: each for pid, each in members.items() if pid not in launchers | started}
 
 
-def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> World:
+def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> LocalWorld:
     """Return the world of one job's processes.
 
     If two processes have the same rank, the one whose parent has started most of the others wins:
@@ -206,12 +206,12 @@ def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> Wor
     above = [set(_ancestors(pid, parents)) for pid in pids.values()]
     common = [each for each in _ancestors(first, parents) if all(each in one for one in above)]
     parent = common[0] if common and common[0] > 1 else 0
-    return World(job, parent, command_of(first), time.monotonic() - started[first])
+    return LocalWorld(job, parent, command_of(first), time.monotonic() - started[first])
 
 
 def choose(
     names: Sequence[str] = (), *, match: str | None = None, below: int | None = None
-) -> Job | Worlds:
+) -> Job | LocalWorlds:
     """Return the job that the user means; the worlds of this machine if that is ambiguous.
 
     Args:
@@ -227,7 +227,7 @@ def choose(
     if match is None and below is None:
         return worlds_here()
     found = _matching(match) if match is not None else _below(below or 0)
-    if isinstance(found, Worlds) and len(found.found) == 1:
+    if isinstance(found, LocalWorlds) and len(found.found) == 1:
         return found.found[0].job
     return found
 
@@ -261,7 +261,7 @@ def _as_launcher(names: Sequence[str], error: MultihostError) -> MultihostError 
     return MultihostError(error.happened, seen=error.seen, remedy=remedy)
 
 
-def _matching(text: str) -> Worlds:
+def _matching(text: str) -> LocalWorlds:
     """Return the worlds with a process whose command line contains a text."""
     pids = matching(text)
     here = worlds_here()
@@ -279,10 +279,10 @@ def _matching(text: str) -> Worlds:
             seen=f"Processes {' '.join(map(str, pids))}.",
             remedy=NUMBERED,
         )
-    return Worlds(found, here.unreadable)
+    return LocalWorlds(found, here.unreadable)
 
 
-def _below(pid: int) -> Worlds | Job:
+def _below(pid: int) -> LocalWorlds | Job:
     """Return the worlds that a process has started, or a job of its children if none has a rank.
 
     A program of Python that has started them is a process of the job: it may end the ranks.

@@ -83,7 +83,7 @@ _GONE = frozenset({"EXITED", "STOPPED"})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class UserLine:
     """One line of the user's code."""
 
     file: str
@@ -117,7 +117,7 @@ class Stacks:
     unread: Mapping[int, str] = field(default_factory=dict)
     unobserved: tuple[str, ...] = ()
     native: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
-    lines: tuple[Line, ...] = ()
+    lines: tuple[UserLine, ...] = ()
     left: tuple[str, ...] = ()
     in_turns: Mapping[int, float] = field(default_factory=dict)
     are_parents_busy: bool = False
@@ -263,12 +263,12 @@ class LocalReader:
             for rank, each in waits.items()
         }
 
-    def _lines(self, dump: Dump) -> Iterator[Line]:
+    def _lines(self, dump: Dump) -> Iterator[UserLine]:
         """Yield the user's lines on the stacks of a rank; of unreadable files without a text."""
         context = _as_seen_by(self.job.pids[dump.rank], self.context)
         frames = {frame for thread in dump.threads for frame in thread.frames} | {*dump.awaiting}
         for file, line in sorted({(e.file, e.line) for e in frames if not is_library(e.file)}):
-            yield Line(file, line, context.source_of(file, line))
+            yield UserLine(file, line, context.source_of(file, line))
 
     def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
         """Return how often each thread has run; None if one except `idle` is not quiescent."""

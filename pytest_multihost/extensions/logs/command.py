@@ -62,19 +62,19 @@ def judge_paths(paths: Sequence[Path], name: str, context: SourceContext) -> Jud
     """
     from pytest_multihost.core.command.rejudged import known_symptoms
     from pytest_multihost.extensions.logs.lines import Line, Search
-    from pytest_multihost.extensions.logs.progress import Progress
+    from pytest_multihost.extensions.logs.progress import ProgressLine
     from pytest_multihost.extensions.logs.readers import READERS
     from pytest_multihost.extensions.logs.sources import opened, size_of, sources_of
-    from pytest_multihost.extensions.logs.told_job import Facts, judge_logs
+    from pytest_multihost.extensions.logs.told_job import LogFacts, judge_logs
 
-    facts = Facts()
+    facts = LogFacts()
     parsers = [each.begin() for each in READERS]
 
     def show(line: Line) -> int:
         return max(parse(line, facts.add) for parse in parsers)
 
     sources = sources_of(paths)
-    progress = Progress(size_of(sources))
+    progress = ProgressLine(size_of(sources))
     needles = [needle for each in READERS for needle in each.needles]
     search = Search(needles, show, progress.add)
     try:

@@ -23,7 +23,7 @@ _COALESCED = "coalesced"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LogGroup:
     """The facts in the lines about one group.
 
     Attributes:
@@ -93,7 +93,7 @@ def numbered(waits: Iterable[Waited]) -> tuple[list[Waited], list[Waited], list[
     return known, [replace(each, rank=each.inner) for each in others], []
 
 
-def groups_of(waits: Iterable[Waited], counts: Iterable[Counted]) -> tuple[Group, ...]:
+def groups_of(waits: Iterable[Waited], counts: Iterable[Counted]) -> tuple[LogGroup, ...]:
     """Return the groups in which ranks wait or have counted.
 
     Lines of torch before 2.5 do not name the group. A rank's count names it: the rank waits in the
@@ -125,14 +125,14 @@ def groups_of(waits: Iterable[Waited], counts: Iterable[Counted]) -> tuple[Group
 
 def _by_group(
     named: Mapping[int, Mapping[str, Waited]], counted: Mapping[int, Mapping[str, Counted]]
-) -> tuple[Group, ...]:
-    found: dict[str, Group] = {}
+) -> tuple[LogGroup, ...]:
+    found: dict[str, LogGroup] = {}
     for rank, waits in named.items():
         for key, wait in waits.items():
-            found.setdefault(key, Group(key, {}, {})).waits[rank] = wait
+            found.setdefault(key, LogGroup(key, {}, {})).waits[rank] = wait
     for rank, counts in counted.items():
         for key, count in counts.items():
-            found.setdefault(key, Group(key, {}, {})).counts[rank] = count
+            found.setdefault(key, LogGroup(key, {}, {})).counts[rank] = count
     return tuple(found.values())
 
 
@@ -189,7 +189,7 @@ class Placed:
     all_joined: bool = False
 
 
-def placed(group: Group, size: int, ordinal: int) -> Placed:
+def placed(group: LogGroup, size: int, ordinal: int) -> Placed:
     """Return the collectives of a group.
 
     Args:
@@ -244,7 +244,7 @@ def placed(group: Group, size: int, ordinal: int) -> Placed:
     return _at_different_numbers(found, group, names)
 
 
-def _at_different_numbers(found: Placed, group: Group, names: set[str]) -> Placed:
+def _at_different_numbers(found: Placed, group: LogGroup, names: set[str]) -> Placed:
     """Return the finding on ranks that wait at different numbers of one group.
 
     A rank that has launched all that the others wait in is late on its device alone. If ranks wait

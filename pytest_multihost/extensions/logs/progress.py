@@ -18,7 +18,7 @@ _CELLS = 20
 
 
 @dataclass(slots=True)
-class Progress:
+class ProgressLine:
     """A line on standard error while logs are read; nothing elsewhere than on a terminal.
 
     Attributes:

@@ -136,7 +136,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReadStack:
     """A thread of a process, as a tool has read its stack.
 
     Attributes:
@@ -173,4 +173,4 @@ class Restarted:
     failed: str | None = None
 
 
-Said = Restarted | Waited | Counted | Absent | Behind | Raised | Ended | Standing | Remark
+Said = Restarted | Waited | Counted | Absent | Behind | Raised | Ended | ReadStack | Remark

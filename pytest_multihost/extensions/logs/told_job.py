@@ -55,10 +55,10 @@ from pytest_multihost.extensions.logs.said import (
     Counted,
     Ended,
     Raised,
+    ReadStack,
     Remark,
     Restarted,
     Said,
-    Standing,
     Waited,
 )
 
@@ -119,7 +119,7 @@ def _everyone(size: int) -> tuple[int, ...]:
 
 
 @dataclass(slots=True)
-class Facts:
+class LogFacts:
     """The facts in all lines of a job, by kind; each kind is bounded."""
 
     waited: dict[tuple[int | None, int | None, str | None, int, str], Waited] = field(
@@ -130,7 +130,7 @@ class Facts:
     behind: dict[str, Behind] = field(default_factory=dict)
     raised: dict[str, Raised] = field(default_factory=dict)
     ended: dict[tuple[int | None, str, str], Ended] = field(default_factory=dict)
-    standing: dict[tuple[str, int | None], Standing] = field(default_factory=dict)
+    standing: dict[tuple[str, int | None], ReadStack] = field(default_factory=dict)
     remarks: dict[str, Remark] = field(default_factory=dict)
     is_cut: bool = False
 
@@ -158,7 +158,7 @@ class Facts:
                 self._keep(self.raised, said.at, said, replaces=True)
             case Ended():
                 self._keep(self.ended, (said.rank, said.by, said.why), said)
-            case Standing():
+            case ReadStack():
                 self._keep(self.standing, (said.at, said.rank), said, replaces=True)
             case Remark():
                 self._keep(self.remarks, said.text, said)
@@ -263,7 +263,7 @@ class _Job:
         self.said.add(rank)
 
 
-def judge_logs(facts: Facts, name: str, context: SourceContext, symptoms: Symptoms) -> Judgement:
+def judge_logs(facts: LogFacts, name: str, context: SourceContext, symptoms: Symptoms) -> Judgement:
     """Return the judgement of a job from the facts in its logs.
 
     Args:
@@ -384,7 +384,7 @@ def _as_parted(job: _Job, judged: Judgement) -> tuple[Judgement, Diagnosis | Non
     return replace(judged, diagnosis=found), found
 
 
-def _job_of(facts: Facts, symptoms: Symptoms) -> _Job:
+def _job_of(facts: LogFacts, symptoms: Symptoms) -> _Job:
     size, is_said = _size(facts)
     job = _Job(
         size,
@@ -420,7 +420,7 @@ def _job_of(facts: Facts, symptoms: Symptoms) -> _Job:
     return job
 
 
-def _size(facts: Facts) -> tuple[int, bool]:
+def _size(facts: LogFacts) -> tuple[int, bool]:
     """Return how many ranks the job has, and whether a line says so."""
     sizes = [each.size for each in facts.absent.values() if each.size]
     sizes += [sum(count for count, _ in each.counts) for each in facts.behind.values()]
@@ -438,7 +438,7 @@ def _size(facts: Facts) -> tuple[int, bool]:
     return max(1, min(MAX_RANKS, max(most, said))), said >= most
 
 
-def _add_groups(job: _Job, facts: Facts) -> None:
+def _add_groups(job: _Job, facts: LogFacts) -> None:
     known, taken, others = numbered(facts.waited.values())
     groups = groups_of((*known, *taken), facts.counted.values())
     if taken:
@@ -493,7 +493,7 @@ def _add_silent(job: _Job, silent: frozenset[int], waiting: int) -> None:
         job.silent |= silent
 
 
-def _add_asked(job: _Job, facts: Facts) -> None:
+def _add_asked(job: _Job, facts: LogFacts) -> None:
     """Add the waits of ranks that are named only by others: they asked them to dump."""
     for each in facts.counted.values():
         if each.asked_by is None or each.group != DEFAULT or each.enqueued is None:
@@ -576,9 +576,9 @@ def _snake(name: str) -> str:
     return "".join(f"_{each.lower()}" if each.isupper() else each for each in name).lstrip("_")
 
 
-def _add_stacks(job: _Job, standing: Iterable[Standing]) -> None:
+def _add_stacks(job: _Job, standing: Iterable[ReadStack]) -> None:
     """Add the stacks that a tool has read, and the operations that they show."""
-    threads: dict[str, list[Standing]] = {}
+    threads: dict[str, list[ReadStack]] = {}
     for each in standing:
         key = str(each.rank) if each.rank is not None else f"? {each.process}"
         threads.setdefault(key, []).append(each)
@@ -706,7 +706,7 @@ def _of_frames(frames: Sequence[Frame], size: int, source: str) -> Operation | N
 # Exceptions and ends of processes
 
 
-def _add_failures(job: _Job, facts: Facts, symptoms: Symptoms) -> None:
+def _add_failures(job: _Job, facts: LogFacts, symptoms: Symptoms) -> None:
     first: dict[int, Raised] = {}
     for each in facts.raised.values():
         if each.type.startswith(_LAUNCHERS):
@@ -738,7 +738,7 @@ def _add_failures(job: _Job, facts: Facts, symptoms: Symptoms) -> None:
     _order_failures(job, facts)
 
 
-def _order_failures(job: _Job, facts: Facts) -> None:
+def _order_failures(job: _Job, facts: LogFacts) -> None:
     """Take torchrun's word for the first one of failures that are in several inputs.
 
     The inputs have no common order. Without that word, the order is a condition.
@@ -788,7 +788,7 @@ def _follows_timeout(ended: Ended, timeouts: Sequence[tuple[str, int]]) -> bool:
     return is_last or _is_behind(ended.at, ended.order, timeouts)
 
 
-def _may_have_ended(raised: Raised, facts: Facts, symptoms: Symptoms) -> bool:
+def _may_have_ended(raised: Raised, facts: LogFacts, symptoms: Symptoms) -> bool:
     """Return whether an exception has ended its rank, as far as the log shows it.
 
     A program may print an exception that it has caught. So one counts if a launcher says that the
@@ -814,7 +814,7 @@ def _is_symptom(raised: Raised, symptoms: Symptoms) -> bool:
     return symptoms.is_symptom(error, text) or symptoms.is_raised_from_symptom(error)
 
 
-def _end_of(rank: int, facts: Facts) -> Ended | None:
+def _end_of(rank: int, facts: LogFacts) -> Ended | None:
     return next((each for each in facts.ended.values() if each.rank == rank), None)
 
 

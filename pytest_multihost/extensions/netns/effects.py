@@ -45,7 +45,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbance:
+class NetworkDisturbance:
     """The effect of one fault on the network.
 
     Attributes:
@@ -61,7 +61,7 @@ class Disturbance:
     nameless: frozenset[int] = frozenset()
 
 
-def merged(disturbances: Iterable[Disturbance]) -> Disturbance:
+def merged(disturbances: Iterable[NetworkDisturbance]) -> NetworkDisturbance:
     """Return the combined effect of disturbances, without resets, which happen only once."""
     cuts: frozenset[Pair] = frozenset()
     nameless: frozenset[int] = frozenset()
@@ -71,10 +71,10 @@ def merged(disturbances: Iterable[Disturbance]) -> Disturbance:
         nameless |= each.nameless
         for host, shape in each.shapes.items():
             shapes[host] = shape.combined(shapes.get(host, Shape()))
-    return Disturbance(cuts=cuts, shapes=shapes, nameless=nameless)
+    return NetworkDisturbance(cuts=cuts, shapes=shapes, nameless=nameless)
 
 
-def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
+def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> NetworkDisturbance:
     """Return the effect of a fault that happens to a rank.
 
     Args:
@@ -84,17 +84,17 @@ def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
     host = spec.host_of(rank).index
     given = fault.params
     if fault.kind == "partition":
-        return Disturbance(cuts=cuts_of(fault, spec))
+        return NetworkDisturbance(cuts=cuts_of(fault, spec))
     if fault.kind == "reset":
-        return Disturbance(resets=frozenset({host}))
+        return NetworkDisturbance(resets=frozenset({host}))
     if fault.kind == "dns_failure":
-        return Disturbance(nameless=frozenset({host}))
+        return NetworkDisturbance(nameless=frozenset({host}))
     shapes = {
         "net_delay": lambda: Shape(delay_s=given["seconds"]),
         "net_loss": lambda: Shape(loss=given["percent"] / _PERCENT),
         "net_rate": lambda: Shape(bytes_per_s=given["bytes_per_s"]),
     }
-    return Disturbance(shapes={host: shapes[fault.kind]()})
+    return NetworkDisturbance(shapes={host: shapes[fault.kind]()})
 
 
 def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
@@ -106,7 +106,7 @@ def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
     return frozenset((sender, to) for one, two in pairs for sender in one for to in two)
 
 
-def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
+def bridge_segments(count: int, wanted: NetworkDisturbance) -> list[tuple[int, ...]]:
     """Return the groups of hosts that can share a bridge, on which the kernel forwards all frames.
 
     The hosts of a group are cut off from the same hosts, in the same directions, and have no other
@@ -121,7 +121,7 @@ def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
 
 
 def relay_routes(
-    segments: Sequence[Sequence[int]], wanted: Disturbance
+    segments: Sequence[Sequence[int]], wanted: NetworkDisturbance
 ) -> dict[int, frozenset[int]]:
     """Return, for each host, the hosts to which its frames must be relayed in userspace.
 

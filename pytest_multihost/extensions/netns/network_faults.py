@@ -38,7 +38,7 @@ from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import Host, WorldSpec
 from pytest_multihost.core.netlink import open_sock_diag
 from pytest_multihost.extensions.netns.effects import (
-    Disturbance,
+    NetworkDisturbance,
     Shape,
     bridge_segments,
     disturbance_of,
@@ -66,7 +66,7 @@ _MORE_BRIDGES = 20_000
 class SetDisturbance:
     """To the daemon: the network's state from now on, and the hosts to reset now."""
 
-    wanted: Disturbance
+    wanted: NetworkDisturbance
 
 
 @message
@@ -109,7 +109,7 @@ class _Network:
     plugged: dict[int, int]
     bridges: list[int] = field(default_factory=lambda: [ETHERNET])
 
-    def set_disturbance(self, wanted: Disturbance) -> None:
+    def set_disturbance(self, wanted: NetworkDisturbance) -> None:
         """Change the network to the wanted state.
 
         Raises:
@@ -246,7 +246,7 @@ class NetworkFaults:
     connection: socket.socket
     # Keys: the fault's index among the world's faults, and the rank that triggered it. The time in
     # the value is when the fault heals by itself.
-    _ongoing: dict[tuple[int, int], tuple[Disturbance, float]] = field(default_factory=dict)
+    _ongoing: dict[tuple[int, int], tuple[NetworkDisturbance, float]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, network: HostNetwork, spec: WorldSpec) -> Self | None:

@@ -64,7 +64,7 @@ from pytest_multihost.core.services import asked_for
 from pytest_multihost.core.world_plan import Offers, WorldPlan, plan_world
 from pytest_multihost.extensions.scripts.program import Program
 from pytest_multihost.extensions.scripts.role_programs import RoleProgram, roles_of
-from pytest_multihost.extensions.scripts.screen import Screen
+from pytest_multihost.extensions.scripts.screen import LiveScreen
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes of ``multihost run``."""
@@ -263,7 +263,7 @@ class _Command:
         progress = WorldProgress(world.watchdog.blocking_ranks, spec.names, spec.subject)
         hides = options.log_folder is not None
         names = [spec.names.rank(rank) for rank in range(spec.size)]
-        screen = Screen.make(progress, files.directory, names, hides=hides)
+        screen = LiveScreen.make(progress, files.directory, names, hides=hides)
 
         def on_tick(seconds: float, facts: Sequence[RankFacts]) -> None:
             others.check()

@@ -27,7 +27,7 @@ _LINE_S = 1.0
 
 
 @dataclass(slots=True)
-class Screen:
+class LiveScreen:
     """Standard output while the world runs.
 
     Attributes:
@@ -47,7 +47,7 @@ class Screen:
     @classmethod
     def make(
         cls, progress: WorldProgress, directory: Path, names: Sequence[str], *, hides: bool
-    ) -> Screen:
+    ) -> LiveScreen:
         """Return the screen of a world.
 
         Args:

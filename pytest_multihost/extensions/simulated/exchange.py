@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
+from pytest_multihost.extensions.simulated.launches import Blob, Completion, SimulatedLaunch
 from pytest_multihost.extensions.simulated.results import UnequalError, result_of
 
 TRANSFERS = frozenset({"send", "recv"})
@@ -63,7 +63,7 @@ class _Meeting:
 
     size: int
     root: int | None
-    entered: dict[int, Launch] = field(default_factory=dict)
+    entered: dict[int, SimulatedLaunch] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     reached: dict[int, int] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
@@ -80,7 +80,7 @@ class _Batch:
     """
 
     stream: tuple[int, str]
-    launches: tuple[Launch, ...]
+    launches: tuple[SimulatedLaunch, ...]
     running: set[int]
 
 
@@ -94,15 +94,15 @@ class Exchange:
     _streams: dict[tuple[int, str], deque[_Batch]] = field(default_factory=dict)
     _batch_of: dict[tuple[int, int], _Batch] = field(default_factory=dict)
     _meetings: dict[_Place, _Meeting] = field(default_factory=dict)
-    _sends: dict[_Lane, deque[Launch]] = field(default_factory=dict)
-    _receives: dict[_Lane, deque[Launch]] = field(default_factory=dict)
+    _sends: dict[_Lane, deque[SimulatedLaunch]] = field(default_factory=dict)
+    _receives: dict[_Lane, deque[SimulatedLaunch]] = field(default_factory=dict)
     _on_host: set[tuple[int, int]] = field(default_factory=set)
     _lost: dict[str, dict[int, str]] = field(default_factory=dict)
     _joined: dict[int, dict[str, int]] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
     _closed: set[str] = field(default_factory=set)
 
-    def launch(self, *launches: Launch) -> list[Completion]:
+    def launch(self, *launches: SimulatedLaunch) -> list[Completion]:
         """Take launches of one rank; return the operations, of any rank, that they end.
 
         Args:
@@ -167,7 +167,7 @@ class Exchange:
         groups = self._joined.pop(rank, {})
         return [end for group, member in groups.items() for end in self.lose(group, member, why)]
 
-    def _fail(self, launch: Launch, meeting: _Meeting) -> list[Completion]:
+    def _fail(self, launch: SimulatedLaunch, meeting: _Meeting) -> list[Completion]:
         """Return the end of a collective for a member that needs something of a lost one."""
         if not (error := self._failure(launch, meeting)):
             return []
@@ -175,7 +175,7 @@ class Exchange:
         meeting.failed.add(launch.member)
         return [_ended(launch, error=error)]
 
-    def _failure(self, launch: Launch, meeting: _Meeting | None = None) -> str:
+    def _failure(self, launch: SimulatedLaunch, meeting: _Meeting | None = None) -> str:
         """Return why an operation fails in a group that has lost members; empty: it does not.
 
         One of NCCL never does: its members are not told.
@@ -266,7 +266,7 @@ class Exchange:
             else:
                 del self._streams[batch.stream]
 
-    def _enter(self, launch: Launch) -> list[Completion]:
+    def _enter(self, launch: SimulatedLaunch) -> list[Completion]:
         """Let an operation meet those of other ranks; return the operations that it ends."""
         if launch.operation in TRANSFERS:
             if self._has_lost(launch.group) and (error := self._failure(launch)):
@@ -299,7 +299,7 @@ class Exchange:
             return _ended(own, error=f"{own.operation}: {error}")
         return Completion(rank=own.rank, number=own.number, blobs=blobs)
 
-    def _transfer(self, launch: Launch) -> list[Completion]:
+    def _transfer(self, launch: SimulatedLaunch) -> list[Completion]:
         is_send = launch.operation == "send"
         receiver = launch.root if is_send else launch.member
         assert receiver is not None  # noqa: S101 - for the type checker
@@ -324,12 +324,12 @@ class Exchange:
         return []
 
 
-def lost_by_timeout(launch: Launch) -> str:
+def lost_by_timeout(launch: SimulatedLaunch) -> str:
     """Return why a member is lost to a group, whose operation has not ended in time."""
     return f"the timeout of rank {launch.rank}'s {launch.operation} has struck"
 
 
-def _ended(launch: Launch, *, error: str) -> Completion:
+def _ended(launch: SimulatedLaunch, *, error: str) -> Completion:
     return Completion(rank=launch.rank, number=launch.number, error=error)
 
 
@@ -337,7 +337,7 @@ _LARGEST = 8
 """Bytes of the largest element that gloo reduces."""
 
 
-def _meets_any_root(launch: Launch) -> bool:
+def _meets_any_root(launch: SimulatedLaunch) -> bool:
     """Return whether gloo lets a collective meet one of another root.
 
     It parts the reduced tensor into two segments for each member, and sends only non-empty ones
@@ -348,12 +348,12 @@ def _meets_any_root(launch: Launch) -> bool:
     return launch.operation == "broadcast" or (launch.operation == "reduce" and _is_small(launch))
 
 
-def _is_small(launch: Launch) -> bool:
+def _is_small(launch: SimulatedLaunch) -> bool:
     """Return whether a reduction may have empty segments."""
     return sum(len(each.data or b"") for each in launch.blobs) < 2 * launch.size * _LARGEST
 
 
-def _free(launch: Launch, meeting: _Meeting) -> set[int]:
+def _free(launch: SimulatedLaunch, meeting: _Meeting) -> set[int]:
     """Return the members that no longer wait, now that one more has entered."""
     is_full = len(meeting.entered) - len(meeting.failed) == meeting.size
     match launch.operation:
@@ -400,7 +400,7 @@ def _children(member: int, meeting: _Meeting) -> Iterator[int]:
     return broadcast_children(member, meeting.entered[member].root or 0, meeting.size)
 
 
-def _needs(launch: Launch, member: int, meeting: _Meeting) -> bool:
+def _needs(launch: SimulatedLaunch, member: int, meeting: _Meeting) -> bool:
     """Return whether a collective that has not ended waits for something of another member."""
     if member in meeting.entered.keys() - meeting.waiting - meeting.failed:
         return False  # it has done its part

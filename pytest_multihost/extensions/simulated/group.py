@@ -32,7 +32,7 @@ from pytest_multihost.extensions.simulated.exchange import (
     TRANSFERS,
     lost_by_timeout,
 )
-from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
+from pytest_multihost.extensions.simulated.launches import Blob, Completion, SimulatedLaunch
 from pytest_multihost.extensions.simulated.link import links
 from pytest_multihost.extensions.simulated.semantics import (
     ABORTS,
@@ -584,7 +584,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             stream = self._stream(operation, root, 0 if is_waited else AHEAD)
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
         with self._lock:
-            launch = Launch(
+            launch = SimulatedLaunch(
                 rank=link.rank,
                 number=link.next_number(),
                 group=self._key,
@@ -643,7 +643,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     ) -> None:
         """Wait until all members join."""
         link, limit_s = links[0], self._timeout.total_seconds()
-        launch = Launch(
+        launch = SimulatedLaunch(
             rank=link.rank,
             number=link.next_number(),
             group=name,
@@ -681,12 +681,12 @@ def _blocks_in_wait() -> bool:
     return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
 
 
-def _close(launch: Launch, _error: str) -> None:
+def _close(launch: SimulatedLaunch, _error: str) -> None:
     """Close this rank's connections in a group, as gloo does when a timeout has struck."""
     links[0].lose(launch.group, launch.member, lost_by_timeout(launch))
 
 
-def take_down(_launch: Launch, error: str) -> None:
+def take_down(_launch: SimulatedLaunch, error: str) -> None:
     """End this process as the watchdog of ProcessGroupNCCL does when a timeout has struck."""
     sys.stderr.write(f"the watchdog of NCCL takes the entire process down: {error}\n")
     sys.stderr.flush()

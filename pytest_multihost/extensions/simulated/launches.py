@@ -1,8 +1,8 @@
 """The messages of ranks to the exchange, and its answers: plain values.
 
-A `Launch` is one operation of one rank. Its tensors travel as bytes: all elements of a tensor in
-order, or all tensors of a list one after the other. A `Completion` says that the operation of a
-rank has ended.
+A `SimulatedLaunch` is one operation of one rank. Its tensors travel as bytes: all elements of a
+tensor in order, or all tensors of a list one after the other. A `Completion` says that the
+operation of a rank has ended.
 
 Both travel as tuples: a thousand ranks send many, and pickling a dataclass takes ten times as long.
 """
@@ -36,7 +36,7 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class SimulatedLaunch:
     """One operation of one rank.
 
     Attributes:
@@ -86,7 +86,7 @@ class Completion:
     error: str = ""
 
 
-def launch_to_tuple(launch: Launch) -> Travelling:
+def launch_to_tuple(launch: SimulatedLaunch) -> Travelling:
     """Return a launch as it travels."""
     return (
         launch.rank,
@@ -105,11 +105,11 @@ def launch_to_tuple(launch: Launch) -> Travelling:
     )
 
 
-def launch_from_tuple(found: Travelling) -> Launch:
+def launch_from_tuple(found: Travelling) -> SimulatedLaunch:
     """Return the launch that has travelled as a tuple."""
     rank, number, group, member, size, operation, *more = found
     sequence, root, tag, peer, reduction, blobs, stream = more
-    return Launch(
+    return SimulatedLaunch(
         rank=rank,
         number=number,
         group=group,

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from pytest_multihost.core.procfs import children_of
 from pytest_multihost.extensions.simulated.launches import (
     Completion,
-    Launch,
+    SimulatedLaunch,
     Travelling,
     completion_from_tuple,
     launch_to_tuple,
@@ -147,7 +147,7 @@ class _Local(threading.local):
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class ExchangeLink:
     """The connections of this rank's threads.
 
     Attributes:
@@ -177,7 +177,10 @@ class Link:
         return int(next(self._numbers))
 
     def launch(
-        self, receivers: Mapping[int, Receiver], launches: Sequence[Launch], timeout_s: float
+        self,
+        receivers: Mapping[int, Receiver],
+        launches: Sequence[SimulatedLaunch],
+        timeout_s: float,
     ) -> None:
         """Send launches that start together, and return at once.
 
@@ -194,7 +197,7 @@ class Link:
         with contextlib.suppress(ExchangeLostError):
             self._send(("lose", group, member, why))
 
-    def launch_and_wait(self, launch: Launch, receiver: Receiver, timeout_s: float) -> str:
+    def launch_and_wait(self, launch: SimulatedLaunch, receiver: Receiver, timeout_s: float) -> str:
         """Send a launch with the wait for its end; return an error, empty if there is none."""
         self.launched[launch.number] = receiver
         return self._wait((launch.number,), timeout_s, launch=launch)
@@ -213,7 +216,7 @@ class Link:
         timeout_s: float,
         *,
         may_return: bool = False,
-        launch: Launch | None = None,
+        launch: SimulatedLaunch | None = None,
     ) -> str:
         sent = launch_to_tuple(launch) if launch is not None else None
         message = ("wait", sent, numbers, timeout_s, may_return, count_threads())
@@ -356,14 +359,14 @@ def ask_exchange(address: str, within_s: float) -> Idleness | None:
         return None
 
 
-links: list[Link] = []
+links: list[ExchangeLink] = []
 """The link of this process, which is a rank for its whole life."""
 
 
-def own_link(address: str, rank: int) -> Link:
+def own_link(address: str, rank: int) -> ExchangeLink:
     """Return the link of this process, a rank; made on the first call."""
     if not links or links[0].pid != os.getpid():
-        links[:] = [Link(address, rank)]
+        links[:] = [ExchangeLink(address, rank)]
     return links[0]
 
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from pytest_multihost.extensions.simulated.exchange import Exchange, lost_by_timeout
 from pytest_multihost.extensions.simulated.key_values import KeyValues
 from pytest_multihost.extensions.simulated.launches import (
-    Launch,
+    SimulatedLaunch,
     Travelling,
     completion_to_tuple,
     launch_from_tuple,
@@ -33,7 +33,7 @@ from pytest_multihost.extensions.simulated.launches import (
 from pytest_multihost.extensions.simulated.link import ASK, AWAY, EXPIRED, Threads, Unpacker, pack
 from pytest_multihost.extensions.simulated.semantics import Semantics
 from pytest_multihost.extensions.simulated.standing import Standing, write_standing
-from pytest_multihost.extensions.simulated.waits import Hang, Wait, Waits
+from pytest_multihost.extensions.simulated.waits import Hang, ThreadWait, Waits
 
 _BLOCKED_S = 0.002
 """How long no rank may send anything until it is checked whether the running ones are blocked."""
@@ -249,24 +249,24 @@ class _Process:
                 self.waits.moves(peer.rank, Threads(*threads))
                 if launch is not None:
                     self._launch(launch_from_tuple(launch))
-                wait = Wait(peer.rank, thread, set(numbers), may_return=may_return)
+                wait = ThreadWait(peer.rank, thread, set(numbers), may_return=may_return)
                 self._park(wait, timeout_s)
             case ("store", method, args, timeout_s, threads):
                 self.waits.moves(peer.rank, Threads(*threads))
                 if self.store.lacks(method, args):
-                    self._park(Wait(peer.rank, thread, request=(method, args)), timeout_s)
+                    self._park(ThreadWait(peer.rank, thread, request=(method, args)), timeout_s)
                 else:
                     self._answer(peer, method, args)
                     self._look_into_store()
             case ("rest", threads):
                 self.waits.moves(peer.rank, Threads(*threads))
-                self._park(Wait(peer.rank, thread), math.inf)
+                self._park(ThreadWait(peer.rank, thread), math.inf)
             case ("finished", threads):
                 self.waits.finish(peer.rank, Threads(*threads))
             case ("hello", rank, pid, tid, threads):
                 self._greet(peer, rank, pid, tid)
                 self.waits.moves(rank, Threads(*threads))
-                self._park(Wait(rank, thread), math.inf)
+                self._park(ThreadWait(rank, thread), math.inf)
 
     def _greet(self, peer: _Peer, rank: int, pid: int, tid: int) -> None:
         """Record which rank has connected, and by which thread."""
@@ -280,7 +280,7 @@ class _Process:
         if (wait := self.waits.wait_of(thread)) is not None:
             self.waits.expire(wait)
 
-    def _launch(self, *launches: Launch, timeout_s: float = math.inf) -> None:
+    def _launch(self, *launches: SimulatedLaunch, timeout_s: float = math.inf) -> None:
         self.waits.moves(launches[0].rank)
         if timeout_s < _LATE_S:
             expires_s = time.monotonic() + timeout_s
@@ -288,7 +288,7 @@ class _Process:
                 self.waits.limit(replace(each, blobs=()), expires_s)
         self.waits.end(self.exchange.launch(*launches))
 
-    def _park(self, wait: Wait, timeout_s: float) -> None:
+    def _park(self, wait: ThreadWait, timeout_s: float) -> None:
         wait.expires_s = time.monotonic() + timeout_s
         self.waits.park(wait)
 
@@ -297,7 +297,7 @@ class _Process:
             if each.request is not None and not self.store.lacks(*each.request):
                 self.waits.wake(each)
 
-    def _resume(self, wait: Wait) -> None:
+    def _resume(self, wait: ThreadWait) -> None:
         self.last_s = time.monotonic()
         peer = self.by_thread.get(wait.thread)
         if peer is None:

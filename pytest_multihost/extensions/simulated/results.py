@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_multihost.core.rank.tensor_bytes import tensor_bytes
-from pytest_multihost.extensions.simulated.launches import Blob, Launch
+from pytest_multihost.extensions.simulated.launches import Blob, SimulatedLaunch
 
 Tensor = Any
-Members = Mapping[int, Launch]
+Members = Mapping[int, SimulatedLaunch]
 """The launch of each member, by its number in the group."""
 
 
@@ -56,7 +56,7 @@ def result_of(
     return ()
 
 
-def _root(own: Launch) -> int:
+def _root(own: SimulatedLaunch) -> int:
     assert own.root is not None  # noqa: S101 - for the type checker
     return own.root
 
@@ -108,7 +108,7 @@ def _collected(members: Members, member: int) -> Blob:
     return _joined([_part(each.blobs[0], member, each.size) for each in launches])
 
 
-def _reduced(members: Members, own: Launch) -> tuple[Blob, ...]:
+def _reduced(members: Members, own: SimulatedLaunch) -> tuple[Blob, ...]:
     """Return for each tensor the combination of those of all members."""
     launches = [members[each] for each in sorted(members)]
     counts = {len(each.blobs) for each in launches}
@@ -131,7 +131,7 @@ def _reduced(members: Members, own: Launch) -> tuple[Blob, ...]:
     return tuple(found)
 
 
-def _told(launches: Sequence[Launch], index: int) -> str:
+def _told(launches: Sequence[SimulatedLaunch], index: int) -> str:
     """Return which sizes the first members pass that differ."""
     found: dict[tuple[str, int], int] = {}
     for each in launches:
@@ -141,7 +141,7 @@ def _told(launches: Sequence[Launch], index: int) -> str:
     return ", ".join(told[:3])
 
 
-def _combined(data: Sequence[bytes], dtype: str, own: Launch) -> bytes:
+def _combined(data: Sequence[bytes], dtype: str, own: SimulatedLaunch) -> bytes:
     """Return the combination of the members' elements, member by member."""
     import torch
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_multihost.core.model.spec import WorldSpec
     from pytest_multihost.extensions.simulated.exchange import Exchange
-    from pytest_multihost.extensions.simulated.waits import Wait
+    from pytest_multihost.extensions.simulated.waits import ThreadWait
 
-Certainty = Callable[["Exchange", Sequence["Wait"], int], bool]
+Certainty = Callable[["Exchange", Sequence["ThreadWait"], int], bool]
 """Returns whether ranks that all wait would wait with the real backend, too.
 
 Its arguments are the exchange, the waits of the ranks' threads, and the number of ranks.
@@ -58,17 +58,17 @@ class Semantics:
         """The name of the service of worlds that have it."""
         return f"{self.name}-semantics"
 
-    def is_certain(self, exchange: Exchange, waits: Sequence[Wait], size: int) -> bool:
+    def is_certain(self, exchange: Exchange, waits: Sequence[ThreadWait], size: int) -> bool:
         """Return whether the ranks would wait as they do with the real backend, too."""
         return all(rule.is_certain(exchange, waits, size) for rule in self.rules)
 
 
-def always(_exchange: Exchange, _waits: Sequence[Wait], _size: int) -> bool:
+def always(_exchange: Exchange, _waits: Sequence[ThreadWait], _size: int) -> bool:
     """Return True: the simulated ranks wait exactly where the real ones do."""
     return True
 
 
-def unless_left_early(exchange: Exchange, waits: Sequence[Wait], size: int) -> bool:
+def unless_left_early(exchange: Exchange, waits: Sequence[ThreadWait], size: int) -> bool:
     """Return whether the ranks would wait as they do if NCCL's waits ended early.
 
     They might not if a rank that NCCL lets go on could end another one's wait elsewhere:

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.extensions.simulated.launches import Completion, Launch
+from pytest_multihost.extensions.simulated.launches import Completion, SimulatedLaunch
 from pytest_multihost.extensions.simulated.link import Threads
 
 Thread = int
@@ -25,7 +25,7 @@ Thread = int
 
 
 @dataclass(slots=True)
-class Wait:
+class ThreadWait:
     """One thread's wait.
 
     Attributes:
@@ -99,16 +99,16 @@ class Waits:
 
     size: int
     places: int
-    ready: deque[Wait] = field(default_factory=deque)
+    ready: deque[ThreadWait] = field(default_factory=deque)
     _threads: dict[int, Threads] = field(default_factory=dict)
-    _parked: dict[Thread, Wait] = field(default_factory=dict)
-    _asking: dict[Thread, Wait] = field(default_factory=dict)
-    _yielding: dict[Thread, Wait] = field(default_factory=dict)
-    _expiries: list[tuple[float, int, Wait]] = field(default_factory=list)
-    _limits: list[tuple[float, int, Launch]] = field(default_factory=list)
+    _parked: dict[Thread, ThreadWait] = field(default_factory=dict)
+    _asking: dict[Thread, ThreadWait] = field(default_factory=dict)
+    _yielding: dict[Thread, ThreadWait] = field(default_factory=dict)
+    _expiries: list[tuple[float, int, ThreadWait]] = field(default_factory=list)
+    _limits: list[tuple[float, int, SimulatedLaunch]] = field(default_factory=list)
     _counter: itertools.count[int] = field(default_factory=itertools.count)
     _parked_of: Counter[int] = field(default_factory=Counter)
-    _of_launch: dict[tuple[int, int], Wait] = field(default_factory=dict)
+    _of_launch: dict[tuple[int, int], ThreadWait] = field(default_factory=dict)
     _ended: dict[int, _EndedLaunches] = field(default_factory=dict)
     _running: set[int] = field(default_factory=set)
     _lending: set[int] = field(default_factory=set)
@@ -169,7 +169,7 @@ class Waits:
                 if not wait.numbers:
                     self._wake(wait)
 
-    def park(self, wait: Wait) -> None:
+    def park(self, wait: ThreadWait) -> None:
         """Let a thread wait; it is ready at once if all that it waits for has ended."""
         rank = wait.rank
         self._parked[wait.thread] = wait
@@ -189,31 +189,31 @@ class Waits:
         for each in wait.numbers:
             self._of_launch[rank, each] = wait
 
-    def wake(self, wait: Wait, error: str = "") -> None:
+    def wake(self, wait: ThreadWait, error: str = "") -> None:
         """Make a thread ready whose wait is over for another reason."""
         wait.error = error
         self._wake(wait)
 
-    def expire(self, wait: Wait) -> None:
+    def expire(self, wait: ThreadWait) -> None:
         """Make a thread ready whose timeout has struck."""
         self.wake(wait, "" if wait.may_return else "timeout")
 
-    def wait_of(self, thread: Thread) -> Wait | None:
+    def wait_of(self, thread: Thread) -> ThreadWait | None:
         """Return the wait of a thread; None if it does not wait."""
         return self._parked.get(thread)
 
-    def _wake(self, wait: Wait) -> None:
+    def _wake(self, wait: ThreadWait) -> None:
         self._forget(wait)
         self.ready.append(wait)
 
-    def _forget(self, wait: Wait) -> None:
+    def _forget(self, wait: ThreadWait) -> None:
         wait.is_over = True
         for kind in (self._parked, self._asking, self._yielding):
             kind.pop(wait.thread, None)
         for each in wait.numbers:
             self._of_launch.pop((wait.rank, each), None)
 
-    def next_ready(self, *, beyond: int = 0) -> Wait | None:
+    def next_ready(self, *, beyond: int = 0) -> ThreadWait | None:
         """Return a thread that goes on now; None if none is ready or no place is free.
 
         Args:
@@ -235,19 +235,19 @@ class Waits:
         found, ended.untold = ended.untold, []
         return found
 
-    def parked(self) -> list[Wait]:
+    def parked(self) -> list[ThreadWait]:
         """Return all waits that are not over."""
         return list(self._parked.values())
 
-    def asking(self) -> list[Wait]:
+    def asking(self) -> list[ThreadWait]:
         """Return the waits for keys of stores."""
         return list(self._asking.values())
 
-    def yielding(self) -> list[Wait]:
+    def yielding(self) -> list[ThreadWait]:
         """Return the waits that need not go on if no other rank can."""
         return list(self._yielding.values())
 
-    def expired(self, now_s: float) -> list[Wait]:
+    def expired(self, now_s: float) -> list[ThreadWait]:
         """Return the waits whose timeout has struck."""
         found = []
         while self._expiries and (self._expiries[0][2].is_over or self._expiries[0][0] <= now_s):
@@ -256,11 +256,11 @@ class Waits:
                 found.append(wait)
         return found
 
-    def limit(self, launch: Launch, expires_s: float) -> None:
+    def limit(self, launch: SimulatedLaunch, expires_s: float) -> None:
         """Record when the timeout of an operation strikes, whether a thread waits for it or not."""
         heapq.heappush(self._limits, (expires_s, next(self._counter), launch))
 
-    def struck(self, now_s: float) -> list[Launch]:
+    def struck(self, now_s: float) -> list[SimulatedLaunch]:
         """Return the operations that have not ended, and whose own timeout has struck."""
         found = []
         while self._limits and (self._has_ended(self._limits[0][2]) or self._limits[0][0] <= now_s):
@@ -269,7 +269,7 @@ class Waits:
                 found.append(launch)
         return found
 
-    def _has_ended(self, launch: Launch) -> bool:
+    def _has_ended(self, launch: SimulatedLaunch) -> bool:
         ended = self._ended.get(launch.rank)
         return ended is not None and ended.has(launch.number)
 

@@ -12,8 +12,8 @@ import torch
 from torch.distributed import Work
 
 from pytest_multihost.extensions.simulated.exchange import TRANSFERS
-from pytest_multihost.extensions.simulated.launches import Completion, Launch
-from pytest_multihost.extensions.simulated.link import Link, is_own_thread
+from pytest_multihost.extensions.simulated.launches import Completion, SimulatedLaunch
+from pytest_multihost.extensions.simulated.link import ExchangeLink, is_own_thread
 
 __tracebackhide__ = True  # pytest leaves the frames of this module out of tracebacks
 
@@ -21,7 +21,7 @@ Tensor = Any
 Take = Callable[[Completion], None]
 """Copies the data that an operation has received into the caller's tensors."""
 
-OnTimeout = Callable[[Launch, str], None]
+OnTimeout = Callable[[SimulatedLaunch, str], None]
 """Takes the operation whose timeout has struck, and the text of the error."""
 
 _NO_TIMEOUT = timedelta(0)
@@ -41,8 +41,8 @@ class SimulatedWork(Work):  # type: ignore[misc]
 
     def __init__(
         self,
-        link: Link,
-        launch: Launch,
+        link: ExchangeLink,
+        launch: SimulatedLaunch,
         take: Take,
         outputs: Sequence[Tensor],
         timeout_s: float,
@@ -180,7 +180,7 @@ class SimulatedWork(Work):  # type: ignore[misc]
         return self._outputs
 
 
-def send_together(link: Link, works: Sequence[SimulatedWork]) -> None:
+def send_together(link: ExchangeLink, works: Sequence[SimulatedWork]) -> None:
     """Send launches that start together."""
     for each in works:
         each.is_sent = True

@@ -138,7 +138,7 @@ class UndisturbedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class SweptRole:
     """Ranks that pass the same points.
 
     Attributes:
@@ -152,7 +152,7 @@ class Role:
     run: UndisturbedRun
 
     @classmethod
-    def of(cls, ranks: tuple[int, ...], run: UndisturbedRun) -> Role:
+    def of(cls, ranks: tuple[int, ...], run: UndisturbedRun) -> SweptRole:
         """Return the role of these ranks."""
         return cls(ranks, run.points.get(ranks[0], ()), run.points.get(ranks[-1], ()), run)
 

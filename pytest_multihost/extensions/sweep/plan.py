@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun, Weight
+from pytest_multihost.extensions.sweep.choices import Choice, SweptRole, UndisturbedRun, Weight
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
 from pytest_multihost.extensions.sweep.local_decisions.decisions import (
@@ -59,7 +59,7 @@ def plan_sweep(
     chosen = [
         _Chosen(choice, ranks, family)
         for ranks in run.roles
-        for role in [Role.of(ranks, run)]
+        for role in [SweptRole.of(ranks, run)]
         for family in wanted
         for choice in family.plan(role)
     ]

@@ -46,7 +46,7 @@ class Remains:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundErrors:
     """The errors in the remains of a disturbed world that the undisturbed world lacks.
 
     Attributes:
@@ -101,14 +101,14 @@ def read_usual(folder: Path) -> Remains:
     return from_json(Remains, parse_json(text))
 
 
-def compare(usual: Remains, now: Remains, *, overwrites: bool = False) -> Found:
+def compare(usual: Remains, now: Remains, *, overwrites: bool = False) -> FoundErrors:
     """Return the errors in `now`.
 
     Args:
-        overwrites: See `Found`.
+        overwrites: See `FoundErrors`.
     """
     known = {each.key for each in usual.clashes}
-    return Found(
+    return FoundErrors(
         clashes=tuple(each for each in now.clashes if each.key not in known),
         is_said=is_said(now.said, usual.said),
         damage=find_damage(usual.files, now.files, usual.acts),

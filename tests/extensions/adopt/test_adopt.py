@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from foreign_classes import CASE
 
-from pytest_multihost.extensions.adopt.calls import Calls
+from pytest_multihost.extensions.adopt.calls import AdoptedCalls
 from pytest_multihost.extensions.adopt.differences import DIFFERENCES
 from pytest_multihost.extensions.adopt.option import ADAPTERS
 
@@ -245,7 +245,7 @@ def test_the_processes_of_a_call_collect_no_garbage_of_pytests_process(worlds: W
 @pytest.mark.unit
 def test_a_call_outside_of_a_test_starts_processes_as_before() -> None:
     """Its real function is called."""
-    calls, seen = Calls(), []
+    calls, seen = AdoptedCalls(), []
     calls.start_processes(lambda *args, **_: seen.append(args), print, (1,), 2, join=False)
     assert seen == [(print, (1,), 2, False)]
 

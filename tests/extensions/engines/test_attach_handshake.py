@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.launch import Frame, FrameStream, Membership, encode
+from pytest_multihost.core.launch import FrameStream, Membership, WireFrame, encode
 from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
 from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,
@@ -100,7 +100,7 @@ def test_numbers_that_are_used_once_differ() -> None:
 def test_what_one_side_has_sent_is_refused_when_it_comes_back(pair: Pair) -> None:
     """Each direction has a key of its own."""
     one, other = pair
-    one.send(Frame(Ping()))
+    one.send(WireFrame(Ping()))
     other.socket.send(other.socket.recv(1000))
     assert one.await_frames(time.monotonic() + 5) == []
     assert one.is_garbled
@@ -111,7 +111,7 @@ def test_a_frame_of_another_connection_is_refused(pair: Pair) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         other = replace(HANDSHAKE, challenge=b"3" * 32).stream(ours, SECRET, role="controller")
-        other.send(Frame(Ping()))
+        other.send(WireFrame(Ping()))
         pair[0].socket.send(theirs.recv(1000))
     assert pair[1].await_frames(time.monotonic() + 5) == []
     assert pair[1].is_garbled
@@ -167,18 +167,18 @@ def test_of_a_greeting_not_a_byte_more_is_read() -> None:
 def test_frames_travel_both_ways(pair: Pair) -> None:
     """With what is beside them."""
     controller, agent = pair
-    controller.send(Frame(Ping(), b"payload", 3))
-    assert agent.await_frames(time.monotonic() + 5) == [Frame(Ping(), b"payload", 3)]
-    agent.send(Frame(Pong(1.5), number=3))
-    assert controller.await_frames(time.monotonic() + 5) == [Frame(Pong(1.5), number=3)]
+    controller.send(WireFrame(Ping(), b"payload", 3))
+    assert agent.await_frames(time.monotonic() + 5) == [WireFrame(Ping(), b"payload", 3)]
+    agent.send(WireFrame(Pong(1.5), number=3))
+    assert controller.await_frames(time.monotonic() + 5) == [WireFrame(Pong(1.5), number=3)]
 
 
 def test_a_large_frame_does_not_keep_its_sender_waiting(pair: Pair) -> None:
     """What the other side does not take is kept until it does."""
     one, other = pair
-    one.send(Frame(Ping(), bytes(4_000_000)))
+    one.send(WireFrame(Ping(), bytes(4_000_000)))
     assert one.has_more_to_send
-    found: list[Frame[Any]] = []
+    found: list[WireFrame[Any]] = []
     while not found:
         one.flush()
         found = other.receive()
@@ -189,8 +189,8 @@ def test_a_large_frame_does_not_keep_its_sender_waiting(pair: Pair) -> None:
 def test_a_stream_ends_at_the_first_frame_that_is_not_ours(pair: Pair) -> None:
     """And what comes after it is not even looked at."""
     one, other = pair
-    one.socket.send(encode(Frame(Ping())) + bytes(32))
-    one.send(Frame(Ping()))
+    one.socket.send(encode(WireFrame(Ping())) + bytes(32))
+    one.send(WireFrame(Ping()))
     assert other.await_frames(time.monotonic() + 5) == []
     assert "failed its check" in str(other.ended)
 
@@ -200,9 +200,9 @@ def test_an_answer_is_found_among_what_else_has_come(pair: Pair) -> None:
     ours, theirs = pair
     peer = Peer(1, ours, PeerHello(host="b", pid=7))
     answer = peer.request(ReadProbe("/x"), ProbeRead, within_s=5)
-    theirs.send(Frame(RanksLost("1")))
-    theirs.send(Frame(ProbeRead("yes"), number=1))
-    theirs.send(Frame(RanksLost("2")))
+    theirs.send(WireFrame(RanksLost("1")))
+    theirs.send(WireFrame(ProbeRead("yes"), number=1))
+    theirs.send(WireFrame(RanksLost("2")))
     assert answer() == (ProbeRead("yes"), b"")
     assert [frame.message for frame in peer.take_arrived()] == [RanksLost("1"), RanksLost("2")]
 
@@ -212,7 +212,7 @@ def test_an_answer_to_another_question_ends_the_connection(pair: Pair) -> None:
     ours, theirs = pair
     peer = Peer(1, ours, PeerHello(host="b", pid=7))
     answer = peer.request(ReadProbe("/x"), ProbeRead, within_s=5)
-    theirs.send(Frame(Pong(1.0), number=1))
+    theirs.send(WireFrame(Pong(1.0), number=1))
     with pytest.raises(LaunchError, match="is gone") as found:
         answer()
     assert found.value.seen == "it answered with Pong"
@@ -294,7 +294,7 @@ def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
         for _ in range(2000):
             with contextlib.suppress(KeyboardInterrupt):
-                one.send(Frame(Ping(), bytes(500)))
+                one.send(WireFrame(Ping(), bytes(500)))
                 sent += 1
             is_counting = True
             found += len(other.receive())

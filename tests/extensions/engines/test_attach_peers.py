@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.launch import Frame, FrameStream
+from pytest_multihost.core.launch import FrameStream, WireFrame
 from pytest_multihost.extensions.engines.attach import Peer
 from pytest_multihost.extensions.engines.peer_server import PeerServer, _LocalRanks
 from pytest_multihost.testing import (
@@ -45,7 +45,7 @@ def pair() -> Iterator[Pair]:
 def send(stream: FrameStream[Any], *messages: FromPeer | ToPeer) -> None:
     """Send messages, and wait until they are on their way."""
     for each in messages:
-        stream.send(Frame(each))
+        stream.send(WireFrame(each))
     stream.drain(time.monotonic() + 5)
 
 

@@ -14,8 +14,8 @@ from pytest_multihost.extensions.faults.held_ranks import (
     POLLS_S,
     Glimpse,
     HeldRanks,
-    Release,
-    Watched,
+    HoldEnd,
+    HoldWatch,
     have_looked,
     is_unchanged,
 )
@@ -56,7 +56,7 @@ def test_a_rank_goes_on_when_all_others_have_left() -> None:
     """Nobody is there any more for whom it could be late."""
     held = holding(begun(1))
     assert held.due(1.0, facts(0), DEADLINE_S) == ()
-    assert held.due(1.0, facts(0, 2), DEADLINE_S) == (Release(1, 0, "others have left"),)
+    assert held.due(1.0, facts(0, 2), DEADLINE_S) == (HoldEnd(1, 0, "others have left"),)
 
 
 def test_others_are_those_that_are_not_held() -> None:
@@ -70,7 +70,7 @@ def test_others_are_those_that_are_not_held() -> None:
 def test_a_rank_is_held_for_the_least_time() -> None:
     """Also when the others have long been waiting; another one is not delayed by that."""
     held = holding(begun(0, hold=Hold(min_s=5.0)), begun(1, index=1))
-    assert held.due(4.9, facts(2), DEADLINE_S) == (Release(1, 1, "others have left"),)
+    assert held.due(4.9, facts(2), DEADLINE_S) == (HoldEnd(1, 1, "others have left"),)
     assert [each.rank for each in held.due(5.0, facts(2), DEADLINE_S)] == [0, 1]
 
 
@@ -90,7 +90,7 @@ def test_no_hold_takes_longer_than_it_may(hold: Hold, deadline_s: float, expecte
     """Nor more than half of the time that is left, unless the test says so."""
     held = holding(begun(1, hold=hold))
     assert held.due(expected_s - 0.01, facts(), deadline_s) == ()
-    assert held.due(expected_s, facts(), deadline_s) == (Release(1, 0, "max_s"),)
+    assert held.due(expected_s, facts(), deadline_s) == (HoldEnd(1, 0, "max_s"),)
 
 
 def test_a_rank_is_told_once() -> None:
@@ -123,7 +123,7 @@ def test_a_rank_that_dies_is_not_held_any_more() -> None:
 def test_a_thread_that_outlasts_its_test_goes_on() -> None:
     """The body is over, so the fault is."""
     held = holding(begun(1))
-    assert held.due(1.0, facts(1), DEADLINE_S) == (Release(1, 0, "others have left"),)
+    assert held.due(1.0, facts(1), DEADLINE_S) == (HoldEnd(1, 0, "others have left"),)
 
 
 # Ranks in operations that they look for the end of again and again
@@ -166,7 +166,7 @@ def turned(glimpse: Glimpse, turns: int, *steps: object) -> Glimpse:
 
 def watch(*looks: Mapping[int, Glimpse], used_s: float = 0.0) -> str | None:
     """Return what is found after looks at equal distances; the last time is long enough."""
-    watched = Watched(0.0, 0, looks[0])
+    watched = HoldWatch(0.0, 0, looks[0])
     for each in looks:
         assert watched.add(each)
     return watched.verdict(POLLS_S, round(used_s * 1e9), looks[-1])
@@ -201,14 +201,14 @@ def test_a_rank_that_computes_is_waited_for() -> None:
 
 def test_a_step_begins_a_new_watch() -> None:
     """So does a rank that has left, or is held now."""
-    watched = Watched(0.0, 0, {0: POLLS, 1: WAITS})
+    watched = HoldWatch(0.0, 0, {0: POLLS, 1: WAITS})
     assert not watched.add({0: turned(POLLS, 8, 2), 1: WAITS})
     assert not watched.add({0: turned(POLLS, 8)})
 
 
 def test_too_short_a_time_shows_nothing() -> None:
     """What it looks for may come with the next look."""
-    watched = Watched(0.0, 0, {0: POLLS})
+    watched = HoldWatch(0.0, 0, {0: POLLS})
     assert watched.add({0: POLLS})
     assert watched.verdict(POLLS_S - STEP_S, 0, {0: turned(POLLS, 9)}) is None
 

@@ -274,7 +274,7 @@ def test_long_logs_show_on_a_terminal_how_much_is_read(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.delenv("CI", raising=False)
     times = iter((0.0, 0.1, 1.0, 1.1))
-    shown = progress.Progress(4_000_000, lambda: next(times))
+    shown = progress.ProgressLine(4_000_000, lambda: next(times))
     for _ in range(3):
         shown.add("job.log", 1_000_000)
     shown.close()

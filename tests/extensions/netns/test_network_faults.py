@@ -24,7 +24,7 @@ from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.core.services import Opening, open_services, with_needed
 from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.extensions.netns.effects import (
-    Disturbance,
+    NetworkDisturbance,
     Shape,
     bridge_segments,
     describe_cut,
@@ -186,20 +186,20 @@ def test_a_partition_cuts_between_groups_and_leaves_who_is_in_none() -> None:
 @pytest.mark.parametrize(
     ("wanted", "parts", "ways"),
     [
-        (Disturbance(), [(0, 1, 2, 3)], {}),
-        (Disturbance(cuts=frozenset(pairs(CUT))), [(1, 2, 3), (0,)], {}),
+        (NetworkDisturbance(), [(0, 1, 2, 3)], {}),
+        (NetworkDisturbance(cuts=frozenset(pairs(CUT))), [(1, 2, 3), (0,)], {}),
         (
-            Disturbance(cuts=frozenset({(0, 1)})),
+            NetworkDisturbance(cuts=frozenset({(0, 1)})),
             [(2, 3), (0,), (1,)],
             {0: {2, 3}, 1: {0, 2, 3}, 2: {0, 1}, 3: {0, 1}},
         ),
         (
-            Disturbance(shapes={0: Shape(delay_s=1)}),
+            NetworkDisturbance(shapes={0: Shape(delay_s=1)}),
             [(1, 2, 3), (0,)],
             {0: {1, 2, 3}, 1: {0}, 2: {0}, 3: {0}},
         ),
         (
-            Disturbance(cuts=frozenset(pairs(CUT)), shapes={0: Shape(delay_s=1)}),
+            NetworkDisturbance(cuts=frozenset(pairs(CUT)), shapes={0: Shape(delay_s=1)}),
             [(1, 2, 3), (0,)],
             {},
         ),
@@ -207,7 +207,7 @@ def test_a_partition_cuts_between_groups_and_leaves_who_is_in_none() -> None:
     ids=["calm", "both ways", "one way", "slow", "slow and cut off"],
 )
 def test_the_kernel_carries_what_is_not_disturbed_and_we_carry_the_rest(
-    wanted: Disturbance, parts: list[tuple[int, ...]], ways: dict[int, set[int]]
+    wanted: NetworkDisturbance, parts: list[tuple[int, ...]], ways: dict[int, set[int]]
 ) -> None:
     """Every allowed way is there once: within a segment by bridge, else by hand."""
     assert bridge_segments(4, wanted) == parts

@@ -12,7 +12,7 @@ from pytest_multihost.extensions.simulated.exchange import (
     broadcast_children,
     broadcast_parent,
 )
-from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
+from pytest_multihost.extensions.simulated.launches import Blob, Completion, SimulatedLaunch
 
 pytestmark = pytest.mark.unit
 
@@ -28,9 +28,9 @@ def values(blob: Blob) -> tuple[float, ...]:
     return struct.unpack(f"{len(data) // 4}f", data)
 
 
-def launch(operation: str, member: int, size: int = 2, **given: object) -> Launch:
+def launch(operation: str, member: int, size: int = 2, **given: object) -> SimulatedLaunch:
     """Return the first operation of a rank in a group whose members are the ranks."""
-    return Launch(  # type: ignore[arg-type]
+    return SimulatedLaunch(  # type: ignore[arg-type]
         **{
             "rank": member,
             "number": 1,
@@ -44,18 +44,18 @@ def launch(operation: str, member: int, size: int = 2, **given: object) -> Launc
     )
 
 
-def run(*launches: Launch) -> list[Completion]:
+def run(*launches: SimulatedLaunch) -> list[Completion]:
     """Return all ends, in the order in which they come."""
     exchange = Exchange()
     return [ended for each in launches for ended in exchange.launch(each)]
 
 
-def ends(*launches: Launch) -> list[int]:
+def ends(*launches: SimulatedLaunch) -> list[int]:
     """Return the ranks whose operations end, in order."""
     return [each.rank for each in run(*launches)]
 
 
-def received(launches: Sequence[Launch]) -> dict[int, tuple[tuple[float, ...], ...]]:
+def received(launches: Sequence[SimulatedLaunch]) -> dict[int, tuple[tuple[float, ...], ...]]:
     """Return what each rank has received."""
     return {each.rank: tuple(map(values, each.blobs)) for each in run(*launches)}
 
@@ -284,7 +284,7 @@ def test_a_rank_that_has_ended_is_lost_to_all_groups_that_it_has_joined() -> Non
     assert (ended.rank, "rank 0 has ended" in ended.error) == (1, True)
 
 
-def in_group(group: str, operation: str, member: int, **given: object) -> Launch:
+def in_group(group: str, operation: str, member: int, **given: object) -> SimulatedLaunch:
     """Return an operation of a rank in a group of two."""
     return launch(operation, member, group=group, **given)
 
@@ -319,7 +319,7 @@ def test_of_a_group_that_all_members_have_left_only_the_name_is_kept() -> None:
 PAIR = launch("join", 0, group="world:0-2", peer=2)
 
 
-def stuck(*launches: Launch, waits: dict[int, set[int]]) -> set[int]:
+def stuck(*launches: SimulatedLaunch, waits: dict[int, set[int]]) -> set[int]:
     """Return the ranks of three that are stuck."""
     exchange = Exchange()
     for each in launches:

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_multihost.extensions.simulated import semantics
 from pytest_multihost.extensions.simulated.exchange import Exchange
-from pytest_multihost.extensions.simulated.launches import Blob, Launch
+from pytest_multihost.extensions.simulated.launches import Blob, SimulatedLaunch
 from pytest_multihost.extensions.simulated.semantics import NCCL, NO_TAGS, SEMANTICS
 
 pytestmark = pytest.mark.worlds
@@ -244,10 +244,10 @@ def test_the_semantics_of_a_run_are_an_option(worlds: Worlds) -> None:
     worlds.run.assert_outcomes(passed=1)
 
 
-def launch(rank: int, number: int, operation: str, **given: object) -> Launch:
+def launch(rank: int, number: int, operation: str, **given: object) -> SimulatedLaunch:
     """Return a launch of one of two ranks, on the stream of their group."""
     values = {"group": "g", "member": rank, "size": 2, "stream": "g", **given}
-    return Launch(rank=rank, number=number, operation=operation, **values)  # type: ignore[arg-type]
+    return SimulatedLaunch(rank=rank, number=number, operation=operation, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.unit

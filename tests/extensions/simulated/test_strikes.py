@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.extensions.simulated.link import Idleness, Link, ask_exchange
+from pytest_multihost.extensions.simulated.link import ExchangeLink, Idleness, ask_exchange
 from pytest_multihost.extensions.simulated.process import _Process
 from pytest_multihost.extensions.simulated.semantics import NCCL
 from pytest_multihost.extensions.simulated.service import _Exchange
@@ -25,9 +25,9 @@ LIMIT_S = 0.3
 
 
 @pytest.fixture
-def link(address: str) -> Iterator[Link]:
+def link(address: str) -> Iterator[ExchangeLink]:
     """Connect the rank."""
-    found = Link(address, 0)
+    found = ExchangeLink(address, 0)
     found.connect()
     yield found
     connection = found._local.connection
@@ -82,7 +82,7 @@ def asked(address: str) -> Idleness:
     return found
 
 
-def test_a_strike_is_the_last_that_has_moved(address: str, link: Link) -> None:
+def test_a_strike_is_the_last_that_has_moved(address: str, link: ExchangeLink) -> None:
     """Until the rank's next message nothing else shows that it goes on."""
     began_s = time.monotonic()
     assert asked(address).last_s <= began_s
@@ -90,7 +90,7 @@ def test_a_strike_is_the_last_that_has_moved(address: str, link: Link) -> None:
     assert asked(address).last_s >= began_s + LIMIT_S
 
 
-def test_a_message_is_the_last_that_has_moved(address: str, link: Link) -> None:
+def test_a_message_is_the_last_that_has_moved(address: str, link: ExchangeLink) -> None:
     """It is answered at once."""
     began_s = time.monotonic()
     link.ask_store("set", ["key", b"value"], 10.0)

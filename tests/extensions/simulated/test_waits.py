@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.extensions.simulated.launches import Completion
 from pytest_multihost.extensions.simulated.link import Threads
-from pytest_multihost.extensions.simulated.waits import Wait, Waits
+from pytest_multihost.extensions.simulated.waits import ThreadWait, Waits
 
 pytestmark = pytest.mark.unit
 
@@ -20,16 +20,18 @@ def world(size: int = 2, places: int = 2) -> Waits:
     waits = Waits(size, places=places)
     for rank in range(size):
         waits.moves(rank, ONE)
-        waits.park(Wait(rank, rank))
+        waits.park(ThreadWait(rank, rank))
     while waits.next_ready(beyond=size) is not None:
         pass
     return waits
 
 
-def park(waits: Waits, rank: int, number: int = 1, threads: Threads = ONE, **given: object) -> Wait:
+def park(
+    waits: Waits, rank: int, number: int = 1, threads: Threads = ONE, **given: object
+) -> ThreadWait:
     """Let a rank wait for the end of a launch."""
     waits.moves(rank, threads)
-    wait = Wait(rank, given.pop("thread", rank), {number}, **given)  # type: ignore[arg-type]
+    wait = ThreadWait(rank, given.pop("thread", rank), {number}, **given)  # type: ignore[arg-type]
     waits.park(wait)
     return wait
 
@@ -122,7 +124,7 @@ def test_a_rank_that_has_not_come_yet_may_end_a_wait() -> None:
     """It is being forked."""
     waits = Waits(2, places=2)
     waits.moves(0, ONE)
-    waits.park(Wait(0, 0))
+    waits.park(ThreadWait(0, 0))
     waits.next_ready()
     park(waits, 0)
     assert waits.hang() is None

@@ -11,16 +11,16 @@ import pytest
 from pytest_multihost.extensions.simulated.launches import (
     Blob,
     Completion,
-    Launch,
+    SimulatedLaunch,
     completion_from_tuple,
     completion_to_tuple,
     launch_from_tuple,
     launch_to_tuple,
 )
-from pytest_multihost.extensions.simulated.link import Link, Unpacker, _comes, pack
+from pytest_multihost.extensions.simulated.link import ExchangeLink, Unpacker, _comes, pack
 
 BLOBS = (Blob("float32", b"\1\2\3\4"), Blob("int64", None), Blob("uint8", b"abc", (1, 2)))
-LAUNCH = Launch(
+LAUNCH = SimulatedLaunch(
     rank=7,
     number=3,
     group="0.1/0",
@@ -67,4 +67,4 @@ def test_an_answer_may_be_awaited_for_a_year(timeout_s: float) -> None:
 
 def test_an_exchange_that_is_gone_fails_no_rank_that_leaves_its_groups(tmp_path: Path) -> None:
     """It may be gone before a thread has connected."""
-    Link(str(tmp_path / "nothing"), 0).lose("0.1/0", 0, "destroyed")
+    ExchangeLink(str(tmp_path / "nothing"), 0).lose("0.1/0", 0, "destroyed")

@@ -15,8 +15,8 @@ from pytest_multihost.extensions.sweep.local_decisions.decisions import (
 )
 from pytest_multihost.extensions.sweep.local_decisions.facts import (
     ClockRead,
-    RankRecord,
     Seen,
+    SeenByRank,
     SeenCall,
 )
 from pytest_multihost.testing import Place
@@ -63,7 +63,7 @@ def calls(target: str, *results: Seen, **facts: object) -> list[SeenCall]:
 def found(*ranks: Sequence[SeenCall], made: Sequence[str] = ()) -> list[OtherResult]:
     """Return what is found in the calls of each rank."""
     records = {
-        rank: RankRecord(tuple(each), made=frozenset(made)) for rank, each in enumerate(ranks)
+        rank: SeenByRank(tuple(each), made=frozenset(made)) for rank, each in enumerate(ranks)
     }
     return list(other_results(records))
 
@@ -358,7 +358,7 @@ def test_lists_without_the_name_of_data_are_left_alone() -> None:
     assert found(each, each) == []
     each = calls("batches", entries(3))
     assert found(each, each)
-    assert other_results({0: RankRecord(tuple(each))}, finds_data=False) == []
+    assert other_results({0: SeenByRank(tuple(each))}, finds_data=False) == []
 
 
 def test_a_number_that_is_not_finite_anyway_is_left_alone() -> None:
@@ -374,7 +374,7 @@ def test_more_time_may_elapse_before_each_line_that_reads_a_clock() -> None:
     """At its first and its last read; before the first read of all no time is measured."""
     begins = ClockRead(at=HERE, first=1, last=1)
     looks = ClockRead(at=replace(HERE, line=12), first=2, last=5, before=3)
-    reads = local_decisions({0: RankRecord((), (begins, looks))}).time_reads[0]
+    reads = local_decisions({0: SeenByRank((), (begins, looks))}).time_reads[0]
     assert [(each.number, each.at.line, each.is_later) for each in reads] == [
         (2, 12, False),
         (5, 12, True),

@@ -15,7 +15,7 @@ from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
 from pytest_multihost.extensions.sweep.local_decisions.facts import (
     RECORD_NAME,
-    RankRecord,
+    SeenByRank,
     SeenCall,
 )
 from pytest_multihost.extensions.sweep.local_decisions.in_rank import Watch
@@ -77,7 +77,7 @@ def measures():
     assert not is_late(begun)
 """
 
-Recorded = Callable[..., RankRecord]
+Recorded = Callable[..., SeenByRank]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def recorder() -> Recorder:
 def recorded(tmp_path: Path, recorder: Recorder, user: ModuleType) -> Recorded:
     """Return what is recorded while a function runs, which gets the user's module."""
 
-    def record(run: Callable[[ModuleType], object]) -> RankRecord:
+    def record(run: Callable[[ModuleType], object]) -> SeenByRank:
         watch = Watch(str(tmp_path), tmp_path / f"{RECORD_NAME}-0", lambda: recorder)
         watch.begin()
         try:
@@ -111,7 +111,7 @@ def recorded(tmp_path: Path, recorder: Recorder, user: ModuleType) -> Recorded:
     return record
 
 
-def call_of(record: RankRecord) -> SeenCall:
+def call_of(record: SeenByRank) -> SeenCall:
     """Return the only call of a user's function."""
     [found] = [each for each in record.calls if each.target.startswith("code_of_the_user")]
     return found

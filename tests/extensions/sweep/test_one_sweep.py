@@ -16,7 +16,7 @@ from pytest_multihost.extensions.sweep.result import (
     UnsteadyRun,
     WaitEnd,
 )
-from pytest_multihost.extensions.sweep.run.one_sweep import Clock, OneSweep, Step
+from pytest_multihost.extensions.sweep.run.one_sweep import Clock, OneSweep, SweepStep
 from pytest_multihost.testing import Place, RecordedPoint
 
 pytestmark = pytest.mark.unit
@@ -30,7 +30,9 @@ def disturbance(nth: int) -> Disturbance:
     return Disturbance("fails", fault, (0,), passed, nth)
 
 
-def run_of(step: Step, outcome: RunOutcome = "survived", by: str | None = None) -> DisturbedRun:
+def run_of(
+    step: SweepStep, outcome: RunOutcome = "survived", by: str | None = None
+) -> DisturbedRun:
     """Return how a step ended; what is weak waits at one line for the disturbed one."""
     line = step.disturbance.passed.where
     waiting = Place("a.py", 99, "f", "")
@@ -52,7 +54,7 @@ def begun(count: int) -> OneSweep:
     return OneSweep(deque(disturbance(nth) for nth in range(1, count + 1)))
 
 
-def take(sweep: OneSweep, outcome: RunOutcome = "survived", by: str | None = None) -> Step:
+def take(sweep: OneSweep, outcome: RunOutcome = "survived", by: str | None = None) -> SweepStep:
     """Run the next step, which there must be, and return it."""
     step = sweep.next_step(has_time=True)
     assert step is not None
@@ -133,7 +135,7 @@ def test_a_world_whose_server_is_not_ready_comes_after_the_others() -> None:
     sweep = begun(3)
     unready = sweep.rest[0]
 
-    def step() -> Step | None:
+    def step() -> SweepStep | None:
         return sweep.next_step(has_time=True, is_ready=lambda each: each.disturbance != unready)
 
     second, third = step(), step()
@@ -166,7 +168,7 @@ def test_a_measurement_whose_server_is_not_ready_holds_up_no_other_world() -> No
     late = sweep.rest[1]
     assert take(sweep, "hung", "proof").purpose == "sweep"
 
-    def step(*ready: str) -> Step | None:
+    def step(*ready: str) -> SweepStep | None:
         return sweep.next_step(
             has_time=True,
             is_ready=lambda each: each.clock in ready and (each.disturbance != late),
@@ -337,7 +339,7 @@ def test_another_run_may_confirm_what_one_did_not_show_alone() -> None:
     assert sweep.left_out == ()
 
 
-def shows_same(sweep: OneSweep, step: Step, outcome: RunOutcome) -> None:
+def shows_same(sweep: OneSweep, step: SweepStep, outcome: RunOutcome) -> None:
     """Let a step show what all others show, by proof."""
     same = Place("a.py", 1, "f", "")
     found = run_of(step, outcome, "proof")
@@ -437,7 +439,7 @@ def test_nothing_is_left_out_for_lack_of_time_where_time_was_left() -> None:
     """What an earlier sweep has shown makes others redundant: they are known."""
     weak, same = disturbance(1), replace(disturbance(1), fault=disturbance(2).fault)
     sweep = OneSweep(deque())
-    sweep.runs.append(run_of(Step(weak, "sweep"), "left waiting", "a.py"))
+    sweep.runs.append(run_of(SweepStep(weak, "sweep"), "left waiting", "a.py"))
     sweep.add([same])
     while sweep.next_step(has_time=True) is not None:
         pass

@@ -13,7 +13,7 @@ from pytest_multihost.extensions.sweep.judge.assertions import (
     assertion_of,
     looks_itself,
 )
-from pytest_multihost.extensions.sweep.judge.decisions import Meeting
+from pytest_multihost.extensions.sweep.judge.decisions import FaultMeeting
 from pytest_multihost.testing import PLAIN, Frame, make_event, raised, report, well_behaved
 
 pytestmark = pytest.mark.unit
@@ -175,5 +175,5 @@ def test_a_test_that_looks_itself_is_to_blame(
     met: list[tuple[Any, ...]], operations: list[float], is_own: bool
 ) -> None:
     """A look of its own shows nothing of the program, unless the program went on with it."""
-    meetings = [Meeting(at_s, frames) for at_s, *frames in met]
+    meetings = [FaultMeeting(at_s, frames) for at_s, *frames in met]
     assert looks_itself(ASSERTION, meetings, operations) == is_own

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun, Weight
+from pytest_multihost.extensions.sweep.choices import Choice, SweptRole, UndisturbedRun, Weight
 from pytest_multihost.extensions.sweep.families import (
     DEFAULT_FAMILIES,
     FAMILIES,
@@ -118,7 +118,7 @@ def test_whatever_is_planned_has_words_and_a_mending(each: Disturbance) -> None:
     assert mending(DisturbedRun(disturbance=each, outcome="hung")).advice
 
 
-def _paused(role: Role) -> Iterator[Choice]:
+def _paused(role: SweptRole) -> Iterator[Choice]:
     for each in role.operations:
         fault = faults.delay(rank=each.rank, seconds=3.0, at=each.point)
         yield Choice(0, Weight.LATE_ALONE, fault, each, "paused")

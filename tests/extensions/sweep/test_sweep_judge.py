@@ -16,7 +16,7 @@ from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.extensions.sweep.judge import NOTHING, judge_run
 from pytest_multihost.extensions.sweep.mendings import mending_of_kind
 from pytest_multihost.extensions.sweep.order import Clash, ClashSide
-from pytest_multihost.extensions.sweep.remains import Found
+from pytest_multihost.extensions.sweep.remains import FoundErrors
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.saved import Damage
 from pytest_multihost.testing import (
@@ -167,7 +167,7 @@ def judged(
     fault: Fault = FAILS,
     *errors: Mapping[int, Any],
     usual_s: float = 0.1,
-    found: Found = NOTHING,
+    found: FoundErrors = NOTHING,
     source: str = "",
     **more: Any,  # noqa: ANN401
 ) -> DisturbedRun:
@@ -432,7 +432,7 @@ CLASH = Clash(
         ClashSide((1,), "all_reduce", "all_reduce f32[4]", 1.9, Frame("/t/train.py", 40, "train")),
     ),
 )
-CLASHES = Found(clashes=(CLASH,))
+CLASHES = FoundErrors(clashes=(CLASH,))
 GLOO = raised("RuntimeError: op.preamble.length <= op.nbytes. 8 vs 4", file="/t/train.py", line=40)
 
 
@@ -523,9 +523,9 @@ VOUCHED = replace(
 )
 
 
-def saved(*damage: Damage, is_said: bool = False, overwrites: bool = False) -> Found:
+def saved(*damage: Damage, is_said: bool = False, overwrites: bool = False) -> FoundErrors:
     """Return what is wrong in what a world has left behind."""
-    return Found(is_said=is_said, damage=damage, overwrites=overwrites)
+    return FoundErrors(is_said=is_said, damage=damage, overwrites=overwrites)
 
 
 def test_a_file_that_does_not_load_is_wrong_if_nobody_has_said_so() -> None:
@@ -580,7 +580,7 @@ STALE = Fault("stale_files", (0,), POINT, {"path": "*", "seconds": 2.0})
 def asserted(
     fault: Fault,
     *ranks: int,
-    found: Found = NOTHING,
+    found: FoundErrors = NOTHING,
     source: str = TEST,
     **more: Any,  # noqa: ANN401
 ) -> DisturbedRun:
@@ -630,7 +630,7 @@ def test_an_assertion_that_only_the_rank_with_the_wrong_clock_fails_is_no_weakne
 
 def test_an_assertion_after_an_injected_error_counts_if_nobody_reports_it() -> None:
     """A rank that prints a line has reported it."""
-    quiet, loud = Found(is_said=False), Found(is_said=True)
+    quiet, loud = FoundErrors(is_said=False), FoundErrors(is_said=True)
     handled = [met(1.6, 20, "newest", "/t/program.py")]
     source = TEST + HANDLED[TEST.count("\n") :]
     run = asserted(FAILS, 0, values=handled, found=quiet, source=source)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_multihost.core.launch import Ending
 from pytest_multihost.core.launch.composite_world import CompositeWorld
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.testing import Event, LaunchError, Release, make_event
 
 
@@ -51,7 +51,7 @@ class Share:
     def confirm(self) -> None:
         self._require_server()
 
-    def send(self, rank: int, frame: Frame[Any]) -> None:
+    def send(self, rank: int, frame: WireFrame[Any]) -> None:
         self.asked.append(("send", rank))
 
     def request_dumps(self, ranks: list[int], kind: str) -> None:
@@ -103,7 +103,7 @@ def test_requests_go_to_the_servers_of_the_ranks(shares: list[Share]) -> None:
     """Each is asked for its own ranks alone."""
     world = CompositeWorld(shares)
     world.request_dumps([0, 2, 3], "main")
-    world.send(3, Frame(Release("go")))
+    world.send(3, WireFrame(Release("go")))
     assert shares[0].asked == [("dumps", [0])]
     assert shares[1].asked == [("dumps", [2, 3]), ("send", 3)]
 
@@ -124,7 +124,7 @@ def test_a_world_is_lost_with_one_of_its_servers(shares: list[Share]) -> None:
     shares[1].goes()
     with pytest.raises(LaunchError, match="the server is gone"):
         world.wait(1.0)
-    world.send(3, Frame(Release("go")))
+    world.send(3, WireFrame(Release("go")))
     assert shares[1].asked == ["closed"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.launch import HarnessCollectives
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.harness_collectives import Answers
 from pytest_multihost.testing import (
     CollectiveBroken,
@@ -35,7 +35,7 @@ def errors(answers: Answers) -> dict[int, str]:
     return found
 
 
-def contributions(frame: Frame[Any]) -> list[bytes]:
+def contributions(frame: WireFrame[Any]) -> list[bytes]:
     """Return what a complete operation brings a rank."""
     assert isinstance(frame.message, CollectiveComplete)
     return frame.message.contributions(frame.payload)

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_multihost.core.launch.control_groups import ControlGroups, Memory
+from pytest_multihost.core.launch.control_groups import ControlGroups, FreeMemory
 from pytest_multihost.core.launch.memory_guard import MemoryGuard, require_memory
 from pytest_multihost.testing import LaunchError
 
 GB, MB = 10**9, 10**6
 
 
-def problem(left: Memory, pids: Mapping[int, int] | None = None) -> str:
+def problem(left: FreeMemory, pids: Mapping[int, int] | None = None) -> str:
     """Return what was seen if the world is ended; empty if it goes on."""
     try:
         require_memory(left, pids or {})
@@ -27,12 +27,12 @@ def problem(left: Memory, pids: Mapping[int, int] | None = None) -> str:
 @pytest.mark.parametrize(
     "left",
     [
-        pytest.param(Memory(300 * MB, 16 * GB), id="enough"),
-        pytest.param(Memory(20 * MB, 512 * MB), id="little in a small container"),
-        pytest.param(Memory(1 * MB, 16 * GB, swap=GB), id="there is swap space"),
+        pytest.param(FreeMemory(300 * MB, 16 * GB), id="enough"),
+        pytest.param(FreeMemory(20 * MB, 512 * MB), id="little in a small container"),
+        pytest.param(FreeMemory(1 * MB, 16 * GB, swap=GB), id="there is swap space"),
     ],
 )
-def test_a_world_goes_on_while_memory_is_left(left: Memory) -> None:
+def test_a_world_goes_on_while_memory_is_left(left: FreeMemory) -> None:
     """Also on a small machine, and on one that can swap."""
     assert problem(left) == ""
 
@@ -40,7 +40,7 @@ def test_a_world_goes_on_while_memory_is_left(left: Memory) -> None:
 @pytest.mark.parametrize("total", [512 * MB, 16 * GB])
 def test_a_world_is_ended_before_the_last_memory_is_used(total: int) -> None:
     """With what is left, in the user's units."""
-    assert problem(Memory(5 * MB, total)) == f"5 MB of {total / 1e9:.1f} GB are left."
+    assert problem(FreeMemory(5 * MB, total)) == f"5 MB of {total / 1e9:.1f} GB are left."
 
 
 def test_the_rank_that_holds_by_far_the_most_is_named() -> None:
@@ -49,9 +49,9 @@ def test_the_rank_that_holds_by_far_the_most_is_named() -> None:
     small = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
     try:
         pids = {0: small[0].pid, 1: os.getpid(), 2: small[1].pid}
-        assert "Rank 1 holds" in problem(Memory(0, most), pids)
+        assert "Rank 1 holds" in problem(FreeMemory(0, most), pids)
         for alike in ({0: os.getpid(), 1: os.getpid()}, {0: os.getpid()}, {0: 2**22, 1: 2**22}, {}):
-            assert "holds" not in problem(Memory(0, most), alike)
+            assert "holds" not in problem(FreeMemory(0, most), alike)
     finally:
         for each in small:
             each.kill()
@@ -61,7 +61,7 @@ def test_the_rank_that_holds_by_far_the_most_is_named() -> None:
 def test_the_machine_is_not_looked_at_in_every_turn() -> None:
     """A turn takes less time than a look."""
     looks = []
-    guard = MemoryGuard(look=lambda: looks.append(1) or Memory(GB, GB))
+    guard = MemoryGuard(look=lambda: looks.append(1) or FreeMemory(GB, GB))
     for _ in range(100):
         guard.check()
     assert len(looks) <= 1

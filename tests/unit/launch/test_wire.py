@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.launch import frames
-from pytest_multihost.core.launch.frames import Authenticator, Decoder, Frame, encode
+from pytest_multihost.core.launch.frames import Authenticator, Decoder, WireFrame, encode
 from pytest_multihost.core.launch.wire import Channel, FrameStream
 from pytest_multihost.testing import GarbledError, Gate, JsonObject, MultihostError, Release, ToRank
 
 FRAMES = [
-    Frame({"kind": "hello", "text": "ü ☃ \N{PILE OF POO}"}),
-    Frame({"kind": "exchange"}, b"\x00\xff{}" * 3),
-    Frame({}),
+    WireFrame({"kind": "hello", "text": "ü ☃ \N{PILE OF POO}"}),
+    WireFrame({"kind": "exchange"}, b"\x00\xff{}" * 3),
+    WireFrame({}),
 ]
 
 
@@ -52,8 +52,8 @@ def test_a_frame_comes_out_as_soon_as_it_is_complete() -> None:
         b"\x00\x00\x00\x03\x00\x00\x00\x00abc",
         b"\x00\x00\x00\x02\x00\x00\x00\x00\xff\xfe",
         b"\x00\x00\x00\x02\x00\x00\x00\x00[]",
-        encode(Frame({"kind": "pickle"})),
-        encode(Frame({})),
+        encode(WireFrame({"kind": "pickle"})),
+        encode(WireFrame({})),
     ],
     ids=["text", "no JSON", "no UTF-8", "no object", "another kind", "no kind"],
 )
@@ -65,7 +65,7 @@ def test_what_we_did_not_write_is_refused(garbage: bytes) -> None:
 
 def test_a_header_is_looked_at_before_its_payload_is_waited_for() -> None:
     """A length that nobody meant could announce gigabytes that never come."""
-    announced = encode(Frame({"kind": "pickle"}, b"x" * 100))[:-100]
+    announced = encode(WireFrame({"kind": "pickle"}, b"x" * 100))[:-100]
     with pytest.raises(GarbledError):
         Decoder(frozenset({"hello"})).feed(announced)
 
@@ -88,7 +88,7 @@ class _Unspeakable:
 )
 def test_what_json_does_not_know_is_sent_as_its_repr(value: object, sent: object) -> None:
     """A less precise record is worth more than none."""
-    assert Decoder().feed(encode(Frame({"value": value})))[0].message == {"value": sent}
+    assert Decoder().feed(encode(WireFrame({"value": value})))[0].message == {"value": sent}
 
 
 @pytest.mark.parametrize("value", [{(1, 2): 3}, [[]]], ids=["tuple as key", "circular"])
@@ -96,7 +96,7 @@ def test_what_json_refuses_is_sent_as_well(value: Any) -> None:  # noqa: ANN401
     """A user's record_property("x", {(1, 2): 3}) must not cost the rank its report."""
     if isinstance(value, list):
         value[0].append(value)
-    [frame] = Decoder().feed(encode(Frame({"kind": "report", "value": value})))
+    [frame] = Decoder().feed(encode(WireFrame({"kind": "report", "value": value})))
     assert frame.message["kind"] == "report"
 
 
@@ -111,20 +111,20 @@ def test_what_json_refuses_twice_is_sent_as_well(case: str) -> None:
         "huge number": [10**5000, {(1, 2): 3}],  # json.dumps: more digits than Python converts
         "bad key": {_Unspeakable(): 1},
     }[case]
-    [frame] = Decoder().feed(encode(Frame({"kind": "report", "value": value})))
+    [frame] = Decoder().feed(encode(WireFrame({"kind": "report", "value": value})))
     assert frame.message["kind"] == "report"
 
 
 def test_text_that_utf8_cannot_hold_is_sent() -> None:
     """Output of a test may hold lone surrogates."""
-    assert Decoder().feed(encode(Frame({"text": "\udcff"})))[0].message == {"text": "\udcff"}
+    assert Decoder().feed(encode(WireFrame({"text": "\udcff"})))[0].message == {"text": "\udcff"}
 
 
 def test_a_message_that_is_too_large_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its length would not fit into the four bytes that announce it."""
     monkeypatch.setattr(frames, "MAX_PART", 10)
     with pytest.raises(MultihostError, match="shared_tmp_path"):
-        encode(Frame({}, b"12345678901"))
+        encode(WireFrame({}, b"12345678901"))
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 Ends = tuple[Channel, socket.socket]
 
 
-def wait_for(channel: Channel, gate: Gate) -> Frame[ToRank]:
+def wait_for(channel: Channel, gate: Gate) -> WireFrame[ToRank]:
     """Return the next frame that opens a gate."""
     return channel.receive(lambda message: message == Release(gate))
 
@@ -160,7 +160,7 @@ def test_what_a_rank_sends_arrives(ends: Ends) -> None:
     """Header and payload, through a real socket."""
     channel, controller = ends
     channel.send({"kind": "exchange"}, b"payload")
-    assert Decoder().feed(controller.recv(1000)) == [Frame({"kind": "exchange"}, b"payload")]
+    assert Decoder().feed(controller.recv(1000)) == [WireFrame({"kind": "exchange"}, b"payload")]
 
 
 def test_an_event_that_is_sent_with_the_next_one_comes_before_it(ends: Ends) -> None:
@@ -170,8 +170,8 @@ def test_an_event_that_is_sent_with_the_next_one_comes_before_it(ends: Ends) -> 
     assert not select.select([controller], [], [], 0.0)[0]
     channel.send({"kind": "phase"})
     assert Decoder().feed(controller.recv(1000)) == [
-        Frame({"kind": "report"}),
-        Frame({"kind": "phase"}),
+        WireFrame({"kind": "report"}),
+        WireFrame({"kind": "phase"}),
     ]
 
 
@@ -179,16 +179,16 @@ def test_a_wait_sends_what_was_to_be_sent_with_the_next_event(ends: Ends) -> Non
     """The controller may open the gate only because of that event."""
     channel, controller = ends
     channel.send_with_next({"kind": "report"})
-    controller.sendall(encode(Frame(Release("go"))))
+    controller.sendall(encode(WireFrame(Release("go"))))
     wait_for(channel, "go")
-    assert Decoder().feed(controller.recv(1000)) == [Frame({"kind": "report"})]
+    assert Decoder().feed(controller.recv(1000)) == [WireFrame({"kind": "report"})]
 
 
 def test_frames_for_somebody_else_are_kept(ends: Ends) -> None:
     """A frame that nobody wants yet is there when somebody does."""
     channel, controller = ends
     for gate in ("go", "exit"):
-        controller.sendall(encode(Frame(Release(gate))))
+        controller.sendall(encode(WireFrame(Release(gate))))
     assert wait_for(channel, "exit").message == Release("exit")
     assert wait_for(channel, "go").message == Release("go")
 
@@ -199,10 +199,10 @@ def test_each_of_two_threads_gets_its_own_frame(ends: Ends, pool: ThreadPoolExec
     first = pool.submit(wait_for, channel, "go")
     await_reader(channel)  # so it is `first` that reads, and must hand over what is not its own
     second = pool.submit(wait_for, channel, "teardown")
-    controller.sendall(encode(Frame(Release("teardown"))))
+    controller.sendall(encode(WireFrame(Release("teardown"))))
     assert second.result(5).message == Release("teardown")
     assert not first.done()
-    controller.sendall(encode(Frame(Release("go"))))
+    controller.sendall(encode(WireFrame(Release("go"))))
     assert first.result(5).message == Release("go")
 
 
@@ -212,9 +212,9 @@ def test_reading_goes_on_when_the_reader_leaves(ends: Ends, pool: ThreadPoolExec
     first = pool.submit(wait_for, channel, "go")
     await_reader(channel)
     second = pool.submit(wait_for, channel, "teardown")
-    controller.sendall(encode(Frame(Release("go"))))
+    controller.sendall(encode(WireFrame(Release("go"))))
     assert first.result(5)
-    controller.sendall(encode(Frame(Release("teardown"))))
+    controller.sendall(encode(WireFrame(Release("teardown"))))
     assert second.result(5).message == Release("teardown")
 
 
@@ -235,7 +235,7 @@ def test_threads_that_send_do_not_mix_their_frames(ends: Ends, pool: ThreadPoolE
     channel, controller = ends
     kinds = ["a", "b", "c"]
     sent = [pool.submit(channel.send, {"kind": kind}, kind.encode() * 1_000_000) for kind in kinds]
-    decoder, frames = Decoder(), list[Frame]()
+    decoder, frames = Decoder(), list[WireFrame]()
     while len(frames) < len(kinds):
         frames += decoder.feed(controller.recv(1 << 20))
     assert [each.result(5) for each in sent] == [None, None, None]
@@ -249,7 +249,7 @@ def test_a_forked_child_may_not_use_the_channel(ends: Ends, use: Any) -> None:  
     """Two processes on one stream would tear each other's frames apart."""
     channel, controller = ends
     inherited = Channel(channel.stream, _owner=os.getpid() + 1)
-    controller.sendall(encode(Frame(Release("go"))))  # so that an unrefused read would not wait
+    controller.sendall(encode(WireFrame(Release("go"))))  # so that an unrefused read would not wait
     assert (channel.is_ours, inherited.is_ours) == (True, False)
     with pytest.raises(MultihostError, match="forked child"):
         use(inherited)
@@ -261,10 +261,10 @@ def test_reading_what_is_there_never_waits(ends: Ends) -> None:
     stream = FrameStream[Any](controller, JsonObject)
     assert (stream.receive(), stream.ended) == ([], None)
     channel.send({"kind": "hello"})
-    assert (stream.receive(), stream.ended) == ([Frame({"kind": "hello"})], None)
+    assert (stream.receive(), stream.ended) == ([WireFrame({"kind": "hello"})], None)
     channel.send({"kind": "done"})
     channel.stream.close()
-    assert stream.receive() == [Frame({"kind": "done"})]
+    assert stream.receive() == [WireFrame({"kind": "done"})]
     assert (stream.receive(), stream.ended) == ([], "it closed the connection")
 
 
@@ -274,16 +274,16 @@ def test_what_was_said_before_the_end_is_heard_when_sending_finds_the_end(ends: 
     stream = FrameStream[Any](controller, JsonObject)
     channel.send({"kind": "done"})
     channel.stream.close()
-    stream.send(Frame(Release("exit")))
-    assert (stream.receive(), stream.has_more_to_send) == ([Frame({"kind": "done"})], False)
+    stream.send(WireFrame(Release("exit")))
+    assert (stream.receive(), stream.has_more_to_send) == ([WireFrame({"kind": "done"})], False)
 
 
 def test_frames_before_one_that_is_invalid_arrive_though_they_came_in_one_piece(ends: Ends) -> None:
     """What a rank has told does not depend on how the kernel has cut it."""
     channel, controller = ends
     stream = FrameStream[Any](controller, JsonObject)
-    channel.stream.sendall(encode(Frame({"kind": "done"})) + struct.pack("!II", 3, 0) + b"abc")
-    assert stream.receive() == [Frame({"kind": "done"})]
+    channel.stream.sendall(encode(WireFrame({"kind": "done"})) + struct.pack("!II", 3, 0) + b"abc")
+    assert stream.receive() == [WireFrame({"kind": "done"})]
     assert stream.is_garbled
 
 
@@ -318,7 +318,7 @@ KEY = b"k" * 32
 def authentic(*messages: ToRank) -> list[bytes]:
     """Return frames with the tags that they have in their order."""
     sender = Authenticator(KEY)
-    return [encode(Frame(each), sender) for each in messages]
+    return [encode(WireFrame(each), sender) for each in messages]
 
 
 def test_authentic_frames_arrive_however_the_stream_is_cut() -> None:

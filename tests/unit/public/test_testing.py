@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import testing
-from pytest_multihost.core.launch import Frame
+from pytest_multihost.core.launch import WireFrame
 from pytest_multihost.testing import Frame as StackFrame
 from pytest_multihost.testing import ManualClock, Release, ScriptedLauncher, Step, exited, make_spec
 
@@ -45,9 +45,9 @@ def test_time_passes_only_up_to_the_timeout() -> None:
 def test_a_rank_does_what_it_does_on_being_told() -> None:
     """Nothing before, and nothing when another rank is told."""
     world = started(Step(0, "parked", after_s=1.0, on="go"))
-    world.send(1, Frame(Release("go")))
+    world.send(1, WireFrame(Release("go")))
     assert world.wait(5.0) == []
-    world.send(0, Frame(Release("go")))
+    world.send(0, WireFrame(Release("go")))
     assert [event.at_s for event in world.wait(5.0)] == [106.0]
 
 

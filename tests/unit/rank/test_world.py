@@ -17,7 +17,7 @@ import pytest
 import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
 from pytest_multihost.core.backends import NONE
-from pytest_multihost.core.launch import Answers, Decoder, Frame, HarnessCollectives, encode
+from pytest_multihost.core.launch import Answers, Decoder, HarnessCollectives, WireFrame, encode
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
 from pytest_multihost.testing import ExchangeEntered, RankSpec, ToRank, from_json, make_spec
@@ -32,10 +32,10 @@ class Controller:
         self.pages = pages
         self._exchange = HarnessCollectives(SIZE)
         self._lock = threading.Lock()
-        self.inboxes: list[SimpleQueue[Frame[ToRank]]] = [SimpleQueue() for _ in range(SIZE)]
+        self.inboxes: list[SimpleQueue[WireFrame[ToRank]]] = [SimpleQueue() for _ in range(SIZE)]
         self.told: list[Mapping[str, Any]] = []
 
-    def hear(self, rank: int, frame: Frame[Mapping[str, Any]]) -> None:
+    def hear(self, rank: int, frame: WireFrame[Mapping[str, Any]]) -> None:
         with self._lock:
             self.told.append(frame.message)
             if frame.message["kind"] == "exchange":
@@ -61,12 +61,12 @@ class Wire:
 
     controller: Controller
     rank: int
-    kept: list[Frame[ToRank]] = field(default_factory=list)
+    kept: list[WireFrame[ToRank]] = field(default_factory=list)
 
     def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
-        self.controller.hear(self.rank, Decoder().feed(encode(Frame(header, payload)))[0])
+        self.controller.hear(self.rank, Decoder().feed(encode(WireFrame(header, payload)))[0])
 
-    def receive(self, wanted: Callable[[ToRank], bool]) -> Frame[ToRank]:
+    def receive(self, wanted: Callable[[ToRank], bool]) -> WireFrame[ToRank]:
         frame = self.controller.inboxes[self.rank].get(timeout=5)
         assert wanted(frame.message), f"{frame.message} is not what the rank waits for"
         return frame

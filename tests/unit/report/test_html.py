@@ -44,10 +44,10 @@ from pytest_multihost.testing import (
     Parting,
     RankPlace,
     RankSnapshot,
+    SentencePart,
     ServiceRecord,
     Side,
     SourceContext,
-    Span,
     Subject,
     ThreadStack,
     WorldResult,
@@ -203,7 +203,9 @@ def test_names_in_an_exception_are_not_marked_in_the_heading() -> None:
     """They may read like the culprit's, or like the group's."""
     model = page_model(world())
     assert model.judged.diagnosis is not None
-    words = sentence((Span("rank 1", "culprit"),), " raised ValueError: rank 1 (world group)")
+    words = sentence(
+        (SentencePart("rank 1", "culprit"),), " raised ValueError: rank 1 (world group)"
+    )
     diagnosis = replace(model.judged.diagnosis, headline=words)
     page = attempt_page(replace(model, judged=replace(model.judged, diagnosis=diagnosis)))
     first = re.search(r"<h1[^>]*>(.*?)</h1>", page)

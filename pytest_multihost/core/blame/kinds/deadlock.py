@@ -12,7 +12,7 @@ from pytest_multihost.core.blame.wording import (
     wait_verb,
 )
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.verdict import Sentence, Span, sentence
+from pytest_multihost.core.model.verdict import Sentence, SentencePart, sentence
 from pytest_multihost.core.outcome import Finding
 
 _LONG_CYCLE = 6
@@ -62,7 +62,7 @@ def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:
     *before, last = [each.thread for each in waits]
     locks = sorted({each.lock for each in waits if each.lock})
     which = f" (lock{'s' * (len(locks) > 1)} {', '.join(locks)})"
-    who = (Span(names.rank(rank), "culprit"),)
+    who = (SentencePart(names.rank(rank), "culprit"),)
     threads = f"threads {', '.join(before)} and {last} of "
     found = sentence(threads, who, f" wait for each other{which}")
     others = [each for each in cause.waiting if each != rank]

@@ -12,7 +12,7 @@ from pytest_multihost.core.blame.wording import culprit_span, operation_words, s
 from pytest_multihost.core.model.operation import REQUEST_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.verdict import Sentence, Span, sentence
+from pytest_multihost.core.model.verdict import Sentence, SentencePart, sentence
 from pytest_multihost.core.outcome import Finding
 
 _TO_ROOT = frozenset({"reduce", "gather", "gather_object"})
@@ -62,7 +62,7 @@ def _unlike_entries(cause: Cause, result: WorldResult) -> Sentence:
     # The side whose operation is unknown comes last.
     names = result.spec.names
     (first, ranks), *others = sorted(cause.sides, key=lambda each: each[0].name == SMALLER)
-    group = (Span(f"({first.group_name(names)})", "group"),)
+    group = (SentencePart(f"({first.group_name(names)})", "group"),)
     found = sentence(
         side(ranks, cause, names), f" entered {first.title}", _detail(first), " ", group
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
@@ -164,7 +164,7 @@ class ServerWorld:
     def confirm(self) -> None:
         """Do nothing: the ranks send to this process themselves."""
 
-    def send(self, rank: int, frame: Frame[Any]) -> None:
+    def send(self, rank: int, frame: WireFrame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is not an error here.
 
         This never blocks: bytes that a slow or stopped rank does not read now are sent in `wait`.

@@ -64,7 +64,7 @@ from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.rank.recorder.exception_paths import fails_test
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.jax_keys import JaxKeys
-from pytest_multihost.core.rank.recorder.jax_programs import JaxPrograms, Program
+from pytest_multihost.core.rank.recorder.jax_programs import CompiledProgram, JaxPrograms
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 
 _JAX_SCOPE = Scope("jax.distributed")
@@ -354,7 +354,7 @@ class _JaxRecorder:
 
         return begin, group
 
-    def _known(self, program: JaxObject) -> Program | None:
+    def _known(self, program: JaxObject) -> CompiledProgram | None:
         return self.programs.program(program, state().process_id)
 
     def _begin_start(self) -> int:

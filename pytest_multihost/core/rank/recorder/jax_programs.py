@@ -36,7 +36,7 @@ _LAUNCHED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CompiledProgram:
     """A compiled program with collectives between processes.
 
     Attributes:
@@ -78,7 +78,7 @@ class JaxPrograms:
     """The programs that this rank has compiled and started."""
 
     recorder: Recorder
-    _known: weakref.WeakKeyDictionary[JaxObject, Program | None] = field(
+    _known: weakref.WeakKeyDictionary[JaxObject, CompiledProgram | None] = field(
         default_factory=weakref.WeakKeyDictionary
     )
     _launched: deque[_Launch] = field(default_factory=deque)
@@ -89,7 +89,7 @@ class JaxPrograms:
     _held: tuple[int, int, int] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def program(self, started: JaxObject, own: int) -> Program | None:
+    def program(self, started: JaxObject, own: int) -> CompiledProgram | None:
         """Return the facts about a program; None if it has no collectives with other processes.
 
         Also None if this version of jax or the program does not tell.
@@ -241,7 +241,7 @@ class JaxPrograms:
             self.recorder.end(each.record)
 
 
-def _parsed(started: JaxObject, own: int) -> Program | None:
+def _parsed(started: JaxObject, own: int) -> CompiledProgram | None:
     """Return a program with collectives between processes, or None.
 
     Raises:
@@ -264,4 +264,4 @@ def _parsed(started: JaxObject, own: int) -> Program | None:
     order = [*dict.fromkeys(processes)]
     # Programs on the same devices in another order do not meet.
     on = f" on processes {','.join(map(str, order))}" if order != sorted(order) else ""
-    return Program(name, tuple(sorted(theirs)), f"{described(collectives)}{on}")
+    return CompiledProgram(name, tuple(sorted(theirs)), f"{described(collectives)}{on}")

@@ -42,7 +42,7 @@ _METHODS = ("item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__inde
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Launched:
+class StreamOperation:
     """An operation that a stream waits for.
 
     Attributes:
@@ -73,11 +73,11 @@ class Streams:
     end_unjoined: Callable[[], None]
     is_used: bool = False
     _torch: Argument = None
-    _launched: deque[Launched] = field(default_factory=deque)
+    _launched: deque[StreamOperation] = field(default_factory=deque)
     _events: dict[int, list[Event]] = field(default_factory=dict)  # of each GPU, to be used again
     _waiting: set[int] = field(default_factory=set)
 
-    def __iter__(self) -> Iterator[Launched]:
+    def __iter__(self) -> Iterator[StreamOperation]:
         return iter(tuple(self._launched))
 
     def start(self, torch: Argument) -> None:
@@ -126,7 +126,7 @@ class Streams:
                 page = self.recorder.page
                 began = [(record, page.began_ns(record)) for record in records]
                 stream = gpu, int(current.cuda_stream)
-                self._launched.append(Launched(group, began, now_ns(), stream, event))
+                self._launched.append(StreamOperation(group, began, now_ns(), stream, event))
                 for record in records:
                     page.leave(record)
                     page.hand_on(record)
@@ -144,14 +144,14 @@ class Streams:
         while self._launched and (first := self._launched[0]).event.query():
             self._end(first)
 
-    def _end(self, each: Launched) -> None:
+    def _end(self, each: StreamOperation) -> None:
         if self._forget(each):
             at_ns, page = now_ns(), self.recorder.page
             for record, began_ns in each.records:
                 if page.began_ns(record) == began_ns:  # no other operation has got its room
                     page.end(record, at_ns)
 
-    def _forget(self, each: Launched) -> bool:
+    def _forget(self, each: StreamOperation) -> bool:
         """Remove an operation; return whether no other thread has done so."""
         try:
             self._launched.remove(each)
@@ -187,7 +187,7 @@ class Streams:
 
         return update_wrapper(waiting, original)
 
-    def _wait_for(self, stream: Stream) -> Sequence[Launched]:
+    def _wait_for(self, stream: Stream) -> Sequence[StreamOperation]:
         """Record that this thread waits for a stream; return the operations before it."""
         if self._launched:
             self.end_completed()
@@ -199,7 +199,7 @@ class Streams:
             self.recorder.wait(record)
         return found
 
-    def _fail(self, awaited: Sequence[Launched], error: BaseException) -> None:
+    def _fail(self, awaited: Sequence[StreamOperation], error: BaseException) -> None:
         for each in awaited:
             if self._forget(each):
                 for record, _ in each.records:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.launcher_env import Membership
 from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.messages import PeerHello, Refused
@@ -154,7 +154,7 @@ class Admission:
             peer.welcome()
             return
         self._note_refusal(pending, why)
-        stream.send(Frame(Refused(why)))
+        stream.send(WireFrame(Refused(why)))
         stream.drain(time.monotonic() + 1.0)
         stream.close()
 

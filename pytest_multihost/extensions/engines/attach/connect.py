@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core import files
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.launcher_env import Address, Membership
 from pytest_multihost.core.launch.own_descriptors import close_in_children
@@ -192,7 +192,7 @@ class Connector:
                     stream, welcome = found
                     own = str(stream.socket.getsockname()[0])
                     hello = hello_at(own, tests, problems)
-                    stream.send(Frame(hello, number=welcome.number))
+                    stream.send(WireFrame(hello, number=welcome.number))
                     return stream
             time.sleep(0.05)
         waited_s = time.monotonic() - started_s
@@ -210,7 +210,7 @@ class Connector:
 
     def _try(
         self, address: Address, secret: bytes, until_s: float
-    ) -> tuple[FrameStream[ToPeer], Frame[ToPeer]] | None:
+    ) -> tuple[FrameStream[ToPeer], WireFrame[ToPeer]] | None:
         try:
             connection = socket.create_connection(address, timeout=_TRY_S)
         except OSError as error:

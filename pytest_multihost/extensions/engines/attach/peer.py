@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import psutil
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.own_descriptors import keep_until_exit
 from pytest_multihost.core.launch.wire import FrameStream
@@ -82,7 +82,7 @@ class Peer:
     offset_s: float = 0.0
     uncertainty_s: float = 0.0
     is_local: bool = False
-    backlog: list[Frame[FromPeer]] = field(default_factory=list)
+    backlog: list[WireFrame[FromPeer]] = field(default_factory=list)
     label: str = ""
     why_lost: Callable[[], str] = str
     is_loss_reported: bool = False
@@ -116,7 +116,7 @@ class Peer:
 
     def send(self, message: ToPeer, payload: bytes = b"") -> None:
         """Send a message that has no answer."""
-        self.stream.send(Frame(message, payload))
+        self.stream.send(WireFrame(message, payload))
 
     def part(self, code: int) -> None:
         """Send the exit code of the run; the peer ends once this process has ended."""
@@ -140,7 +140,7 @@ class Peer:
         if the peer is gone, does not answer within `within_s`, or could not fulfil the request.
         """
         self._requests += 1
-        self.stream.send(Frame(message, number=self._requests))
+        self.stream.send(WireFrame(message, number=self._requests))
         return partial(self._answer, self._requests, wanted, within_s)
 
     def _answer(self, number: int, wanted: type[A], within_s: float) -> Answer[A]:
@@ -207,7 +207,7 @@ class Peer:
             found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - pong.now_s))
         self.uncertainty_s, self.offset_s = min(found)
 
-    def take_arrived(self) -> list[Frame[FromPeer]]:
+    def take_arrived(self) -> list[WireFrame[FromPeer]]:
         """Return the arrived frames that answer no request; signals stay for `interruption`."""
         self.stream.flush()
         frames = [*self.backlog, *self.stream.receive()]

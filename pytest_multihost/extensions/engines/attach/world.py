@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_multihost.core.files import write
 from pytest_multihost.core.launch.composite_world import CompositeWorld
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
@@ -275,7 +275,7 @@ class PeerWorld:
             raise self.peer.lost("")
         return events
 
-    def _events(self, frames: Sequence[Frame[FromPeer]]) -> list[Event]:
+    def _events(self, frames: Sequence[WireFrame[FromPeer]]) -> list[Event]:
         """Return the events among frames, with their times on the controller's clock."""
         now_s, offset_s = time.monotonic(), self.peer.offset_s
         events = [frame.message.event for frame in frames if isinstance(frame.message, RankEvent)]
@@ -295,7 +295,7 @@ class PeerWorld:
         """
         self.peer.request(Ping(), Pong, within_s=_CONFIRM_S)()
 
-    def send(self, rank: int, frame: Frame[Any]) -> None:
+    def send(self, rank: int, frame: WireFrame[Any]) -> None:
         """Send a frame to a rank; it is not an error if the rank is gone."""
         self.peer.send(SendToRank(rank, frame.message), frame.payload)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
@@ -99,7 +99,7 @@ def connect_to_driver(
         root=str(root),
         versions=relevant_versions(),
     )
-    stream.send(Frame(hello, number=frames[0].number))
+    stream.send(WireFrame(hello, number=frames[0].number))
     return stream
 
 

@@ -22,7 +22,7 @@ _FOLDER = "watched"
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedTests:
     """Tells the watcher which test runs, and adds its answer to the report of a failed one.
 
     Attributes:
@@ -34,7 +34,7 @@ class Watched:
     is_shown: bool = False
 
     @classmethod
-    def of(cls, folder: str) -> Watched:
+    def of(cls, folder: str) -> WatchedTests:
         """Return the hooks for the folder of a watcher."""
         return cls(Path(folder))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_multihost.core.model.source import files_below
 from pytest_multihost.core.model.stack import context_of
-from pytest_multihost.extensions.live.machine import Worlds, children_of, choose, worlds_here
+from pytest_multihost.extensions.live.machine import LocalWorlds, children_of, choose, worlds_here
 from pytest_multihost.extensions.live.numbering import numbered
 from pytest_multihost.extensions.live.processes import Job, membership_if_any
 from pytest_multihost.extensions.live.reader import LocalReader
@@ -80,5 +80,5 @@ def jobs_of(pid: int, parent: int, brothers: Sequence[int]) -> Iterator[Job]:
             yield job
     else:
         chosen = choose(below=pid)
-        jobs = [e.job for e in chosen.found] if isinstance(chosen, Worlds) else [chosen]
+        jobs = [e.job for e in chosen.found] if isinstance(chosen, LocalWorlds) else [chosen]
         yield from (replace(each, within=pid, ended=each.ended | _holes(each)) for each in jobs)

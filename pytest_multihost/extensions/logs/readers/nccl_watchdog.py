@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.extensions.logs.lines import Line
 from pytest_multihost.extensions.logs.readers.reader import Parse, Reader
-from pytest_multihost.extensions.logs.said import Counted, Remark, Said, Standing, Waited
+from pytest_multihost.extensions.logs.said import Counted, ReadStack, Remark, Said, Waited
 
 DEFAULT = "default"
 """The key of the group of all ranks."""
@@ -92,7 +92,7 @@ class _ReaderState:
     key: str | None = None
     left: int = 0
     number: int = 0
-    stack: Standing | None = None
+    stack: ReadStack | None = None
     frames: list[Frame] = field(default_factory=list)
 
 
@@ -173,7 +173,7 @@ def _report(line: Line, state: _ReaderState) -> Iterator[Said]:
             yield Counted(line.at, rank, key, last, last)
 
 
-def _call(line: Line, state: _ReaderState) -> Standing | None:
+def _call(line: Line, state: _ReaderState) -> ReadStack | None:
     """Return the stack of a call as far as it has been read, if a line goes on with it."""
     stack, frame = state.stack, _CALL_FRAME.match(line.text.rstrip())
     is_next = frame is not None and int(frame[1]) == len(state.frames) < _MOST_FRAMES
@@ -209,7 +209,7 @@ def _begins(line: Line, state: _ReaderState) -> None:
         state.left = 0 if _HEADER.search(line.text) else state.left - 1
     if _STACK.search(line.text) and line.rank is not None and line.is_sure:
         state.frames = []
-        state.stack = Standing(line.at, line.rank, None, CALL, CALL, is_main=True, frames=())
+        state.stack = ReadStack(line.at, line.rank, None, CALL, CALL, is_main=True, frames=())
 
 
 def _begin() -> Parse:

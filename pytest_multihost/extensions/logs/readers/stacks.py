@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.extensions.logs.lines import Line
 from pytest_multihost.extensions.logs.readers.reader import Parse, Reader
-from pytest_multihost.extensions.logs.said import Remark, Said, Standing
+from pytest_multihost.extensions.logs.said import ReadStack, Remark, Said
 
 _PROCESS = re.compile(r"^Process (\d{1,9}): (.{0,2000})")
 _PYSPY = re.compile(r'^Thread (\S{1,40}) \((\w{1,20})[^)]{0,20}\)(?:: "([^"]{0,200})")?$')
@@ -79,7 +79,7 @@ class _ShownProcess:
     threads: int = 0
     stack: _Stack | None = None
     ranks: tuple[int, ...] = ()
-    printed: list[Standing] = field(default_factory=list)
+    printed: list[ReadStack] = field(default_factory=list)
     lines: int = 0
 
 
@@ -123,14 +123,16 @@ def _frame(tool: str, text: str) -> Frame | None:
     return None
 
 
-def _standing(stack: _Stack, process: _ShownProcess, stream: str) -> Iterator[Standing]:
+def _standing(stack: _Stack, process: _ShownProcess, stream: str) -> Iterator[ReadStack]:
     """Yield the facts in a stack so far, for each rank that its heading names."""
     if stack.tool == BARE and len(stack.frames) < _LEAST_BARE:
         return
     frames = stack.frames[::-1] if stack.is_outermost_first else stack.frames
     name = process.name if process.name is not None else stream
     for rank in process.ranks or (stack.rank,):
-        yield Standing(stack.at, rank, name, stack.tool, stack.thread, stack.is_main, tuple(frames))
+        yield ReadStack(
+            stack.at, rank, name, stack.tool, stack.thread, stack.is_main, tuple(frames)
+        )
 
 
 def _begin() -> Parse:

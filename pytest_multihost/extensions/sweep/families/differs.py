@@ -16,7 +16,7 @@ from pytest_multihost.extensions.sweep.choices import (
     LAST_TURN,
     LATER_TURN,
     Choice,
-    Role,
+    SweptRole,
     UndisturbedRun,
     Weight,
 )
@@ -35,7 +35,7 @@ SKEW_S = 90_000.0
 """How far a clock is wrong: a day and an hour, so names after the day and after the hour differ."""
 
 
-def _plan(role: Role) -> Iterator[Choice]:
+def _plan(role: SweptRole) -> Iterator[Choice]:
     """Yield the choices for a role.
 
     A hash seed needs fresh interpreters, which take longer than all other disturbances of a small

@@ -13,7 +13,7 @@ from pytest_multihost.extensions.sweep.choices import (
     LATER_TURN,
     SECOND_TURN,
     Choice,
-    Role,
+    SweptRole,
     UndisturbedRun,
     Weight,
 )
@@ -27,7 +27,7 @@ _QUESTIONS = ("stat", "listdir")
 """Calls whose error many programs take for an answer, as os.path.exists returns False."""
 
 
-def _plan(role: Role) -> Iterator[Choice]:
+def _plan(role: SweptRole) -> Iterator[Choice]:
     """Yield failing calls on files, each once and from then on.
 
     The draw of a batch is not planned: its reads of files are calls of their own, and data in
@@ -88,7 +88,7 @@ def _tears(passed: RecordedPoint, sharing: Sharing) -> bool:
     return is_write and passed.error_path.is_handled and sharing.stays(passed.point.name)
 
 
-def _weight_of_failure(role: Role, passed: RecordedPoint, last_span: int) -> Weight:
+def _weight_of_failure(role: SweptRole, passed: RecordedPoint, last_span: int) -> Weight:
     if passed.span > last_span:
         return Weight.FAILS_AT_END
     if passed.point.call in ("stat", "rmdir", "unlink"):  # programs often ignore these on purpose

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun
+from pytest_multihost.extensions.sweep.choices import Choice, SweptRole, UndisturbedRun
 from pytest_multihost.extensions.sweep.mendings import Mending, mending_of_kind
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 
@@ -56,7 +56,7 @@ class SweepFamily:
     """
 
     name: str
-    plan: Callable[[Role], Iterable[Choice]]
+    plan: Callable[[SweptRole], Iterable[Choice]]
     faults_at: Callable[[RecordedPoint, UndisturbedRun], Iterable[Fault]]
     faults_of: Callable[[int, UndisturbedRun], Iterable[Fault]] = _nothing
     mildness: int

@@ -17,7 +17,7 @@ from pytest_multihost.extensions.sweep.choices import (
     LAST_TURN,
     LATER_TURN,
     Choice,
-    Role,
+    SweptRole,
     UndisturbedRun,
     Weight,
 )
@@ -38,7 +38,7 @@ LATE_S = 3.0
 """The least hold for ranks whose others have timeouts of seconds, or poll a number of times."""
 
 
-def _plan(role: Role) -> Iterator[Choice]:
+def _plan(role: SweptRole) -> Iterator[Choice]:
     """Yield holds for a role.
 
     A rank's own work only delays the next action that other ranks can see. So the rank is held at
@@ -55,7 +55,7 @@ def _plan(role: Role) -> Iterator[Choice]:
         yield _held(alone[0], Weight.LATE_ALONE, LAST_TURN, "alone")
 
 
-def _late_at_files(role: Role) -> Iterator[Choice]:
+def _late_at_files(role: SweptRole) -> Iterator[Choice]:
     """Yield holds at files, at the first and the last point of each line and kind of span.
 
     A hold between two calls differs from a hold before both only if other ranks see the first call,
@@ -79,7 +79,7 @@ def _late_at_files(role: Role) -> Iterator[Choice]:
                 yield _held(passed, weight, turn + LATER_TURN, found.key, min_s=LATE_S)
 
 
-def _late_at_operations(role: Role) -> Iterator[Choice]:
+def _late_at_operations(role: SweptRole) -> Iterator[Choice]:
     """Yield holds at operations.
 
     Collectives match by their number in the group, and rooted ones also by their root, so however
@@ -120,7 +120,7 @@ def _late_at_collectives(collectives: Sequence[RecordedPoint]) -> Iterator[Choic
         yield _held(passed, Weight.LATE_AT_OPERATION, turn, ("collective", site))
 
 
-def _late_at_sync_points(role: Role) -> Iterator[Choice]:
+def _late_at_sync_points(role: SweptRole) -> Iterator[Choice]:
     def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:
         return (site_of(passed), kind) if passed.point.point == "sync_point" else None
 
@@ -129,7 +129,7 @@ def _late_at_sync_points(role: Role) -> Iterator[Choice]:
             yield _held(passed, Weight.LATE_AT_SYNC_POINT, turn, found.key)
 
 
-def _late_at_answers(role: Role) -> Iterator[Choice]:
+def _late_at_answers(role: SweptRole) -> Iterator[Choice]:
     """Yield holds of threads at the first answer of a process for each line.
 
     Other ranks may act on the answer before the disturbed rank has it.

@@ -15,7 +15,7 @@ from pytest_multihost.core.model.event import RaisedError, ReportMade
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.stack import Frame, LinesOf, short_path
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.extensions.sweep.judge.decisions import Meeting
+from pytest_multihost.extensions.sweep.judge.decisions import FaultMeeting
 from pytest_multihost.extensions.sweep.judge.depends_on_time import Function, depends_on_time
 
 _TESTING = "/testing/"
@@ -104,7 +104,9 @@ def _statement(function: Function, line: int) -> ast.stmt | None:
     return next(found, None)
 
 
-def looks_itself(assertion: OwnAssertion, met: Sequence[Meeting], began_s: Sequence[float]) -> bool:
+def looks_itself(
+    assertion: OwnAssertion, met: Sequence[FaultMeeting], began_s: Sequence[float]
+) -> bool:
     """Return whether the test's own code, and not the program, may have met a fault.
 
     It may if the asserting statement itself did. If another line of the test's function did, that

@@ -23,7 +23,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class FaultMeeting:
     """A rank's code meets the effect of a fault.
 
     Attributes:
@@ -34,14 +34,14 @@ class Meeting:
     frames: tuple[Frame, ...]
 
 
-def meetings(result: WorldResult, index: int, rank: int) -> tuple[Meeting, ...]:
+def meetings(result: WorldResult, index: int, rank: int) -> tuple[FaultMeeting, ...]:
     """Return the meetings of a rank with a fault, in order.
 
     Args:
         index: The fault's index among the world's faults.
     """
     return tuple(
-        Meeting(event.at_s, event.body.frames)
+        FaultMeeting(event.at_s, event.body.frames)
         for event in result.history
         if isinstance(event.body, FaultMet)
         and (event.body.index, event.rank) == (index, rank)
@@ -49,7 +49,7 @@ def meetings(result: WorldResult, index: int, rank: int) -> tuple[Meeting, ...]:
     )
 
 
-def last_before(found: Sequence[Meeting], at_s: float) -> Meeting | None:
+def last_before(found: Sequence[FaultMeeting], at_s: float) -> FaultMeeting | None:
     """Return the last meeting before a time; None if there is none."""
     return next((each for each in reversed(found) if each.at_s <= at_s), None)
 

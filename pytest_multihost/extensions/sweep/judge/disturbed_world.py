@@ -16,7 +16,7 @@ from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unanswered
 from pytest_multihost.extensions.sweep.judge.unreported import Unreported
 from pytest_multihost.extensions.sweep.order import Clash
-from pytest_multihost.extensions.sweep.remains import Found
+from pytest_multihost.extensions.sweep.remains import FoundErrors
 from pytest_multihost.extensions.sweep.result import Disturbance, RunOutcome
 
 FAILED = ("crashed", "error", "failed", "killed_as_planned")
@@ -37,7 +37,7 @@ class DisturbedWorld:
     judged: Judgement
     usual_s: float
     differences: Sequence[Disagreement]
-    found: Found
+    found: FoundErrors
 
     @property
     def rank(self) -> int:

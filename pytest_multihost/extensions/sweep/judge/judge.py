@@ -41,7 +41,7 @@ from pytest_multihost.extensions.sweep.judge.outcome import (
 )
 from pytest_multihost.extensions.sweep.order import Clash
 from pytest_multihost.extensions.sweep.random_states import NAME as RANDOM_STATES
-from pytest_multihost.extensions.sweep.remains import Found
+from pytest_multihost.extensions.sweep.remains import FoundErrors
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -53,7 +53,7 @@ from pytest_multihost.extensions.sweep.result import (
 _ENDS_OF_DATA = frozenset({"short_data", "empty_data"})
 """Faults after which a rank makes fewer steps, in which it may restore random states."""
 
-NOTHING = Found()
+NOTHING = FoundErrors()
 """No known error in the remains of a world."""
 
 
@@ -63,7 +63,7 @@ def judge_run(
     *,
     usual_s: float = 0.0,
     usual_differences: Collection[str] = (),
-    found: Found = NOTHING,
+    found: FoundErrors = NOTHING,
     token: str = "",
     directory: str | None = None,
 ) -> DisturbedRun:

@@ -18,7 +18,7 @@ from pytest_multihost.extensions.sweep.judge.assertions import (
     looks_itself,
 )
 from pytest_multihost.extensions.sweep.judge.decisions import meetings
-from pytest_multihost.extensions.sweep.remains import Found
+from pytest_multihost.extensions.sweep.remains import FoundErrors
 from pytest_multihost.extensions.sweep.saved import Damage
 from pytest_multihost.faults.kind import error_number
 from pytest_multihost.intercept.files import matcher
@@ -44,7 +44,7 @@ class Unreported:
     index: int | None
     rank: int
     judged: Judgement
-    found: Found
+    found: FoundErrors
     has_passed: bool
     was_pressed: bool
 

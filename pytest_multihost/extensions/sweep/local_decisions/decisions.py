@@ -18,9 +18,9 @@ from typing import Literal
 
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.local_decisions.facts import (
-    RankRecord,
     RankRecords,
     Seen,
+    SeenByRank,
     SeenCall,
 )
 from pytest_multihost.extensions.sweep.local_decisions.names import (
@@ -427,7 +427,7 @@ def local_decisions(records: RankRecords, *, finds_data: bool = True) -> LocalDe
     return LocalDecisions(other_results(records, finds_data=finds_data), reads)
 
 
-def _time_reads(record: RankRecord) -> Iterator[TimeRead]:
+def _time_reads(record: SeenByRank) -> Iterator[TimeRead]:
     """Yield the reads of clocks by which a rank may decide, the first and the last of each line.
 
     Before the first read of all no time is measured.

@@ -94,7 +94,7 @@ class ClockRead:
 
 
 @dataclass(frozen=True, slots=True)
-class RankRecord:
+class SeenByRank:
     """The calls and reads of a rank in the undisturbed run.
 
     Attributes:
@@ -109,5 +109,5 @@ class RankRecord:
     made: frozenset[str] = frozenset()
 
 
-RankRecords = Mapping[int, RankRecord]
+RankRecords = Mapping[int, SeenByRank]
 """The records by rank."""

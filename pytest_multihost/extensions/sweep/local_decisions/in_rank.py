@@ -37,8 +37,8 @@ from pytest_multihost.extensions.sweep.local_decisions.facts import (
     RECORD_NAME,
     ClockRead,
     Input,
-    RankRecord,
     Seen,
+    SeenByRank,
     SeenCall,
 )
 from pytest_multihost.extensions.sweep.local_decisions.source import Use, use_of_line
@@ -48,7 +48,7 @@ from pytest_multihost.extensions.sweep.local_decisions.watched import (
     OF_ARRAYS,
     OF_LIBRARIES,
     OF_NUMBERS,
-    Watched,
+    WatchedFunction,
     code_of,
     functions_of_libraries,
     functions_of_the_user,
@@ -152,12 +152,14 @@ class Watch:
         """End to record, and write the record."""
         self._undoing.close()
         calls = [each for found in self._calls.values() for each in found]
-        found = RankRecord(tuple(calls), tuple(self._clock_reads.values()), frozenset(self.made))
+        found = SeenByRank(tuple(calls), tuple(self._clock_reads.values()), frozenset(self.made))
         files.write(self.record, json.dumps(to_json(found)))
 
     # Replacing
 
-    def _replace(self, functions: list[Watched], *, spares: Callable[[str], bool] = bool) -> None:
+    def _replace(
+        self, functions: list[WatchedFunction], *, spares: Callable[[str], bool] = bool
+    ) -> None:
         pairs: list[tuple[object, object]] = []
         for each in functions:
             watcher = self._watching(each)
@@ -169,7 +171,7 @@ class Watch:
             back = [(new, old) for old, new in pairs]
             self._undoing.callback(replace_names, back, spares=spares)
 
-    def _watching(self, watched: Watched) -> Callable[..., object]:
+    def _watching(self, watched: WatchedFunction) -> Callable[..., object]:
         """Return a function that replaces another one and records its calls."""
         function, target = watched.function, watched.target
         is_compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", bool)

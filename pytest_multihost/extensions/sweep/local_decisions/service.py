@@ -12,8 +12,8 @@ from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.extensions.sweep.local_decisions.facts import (
     RECORD_NAME,
-    RankRecord,
     RankRecords,
+    SeenByRank,
 )
 
 NAME = "sweep-local-decisions"
@@ -43,9 +43,9 @@ def unwatched(spec: WorldSpec) -> WorldSpec:
 
 def read_records(folder: Path, ranks: Iterable[int]) -> RankRecords:
     """Return the records in a folder; a rank without a whole one has seen nothing."""
-    found: dict[int, RankRecord] = {}
+    found: dict[int, SeenByRank] = {}
     for rank in ranks:
         with contextlib.suppress(OSError, JsonError):
             text = (folder / f"{RECORD_NAME}-{rank}").read_text("utf-8")
-            found[rank] = from_json(RankRecord, parse_json(text))
+            found[rank] = from_json(SeenByRank, parse_json(text))
     return found

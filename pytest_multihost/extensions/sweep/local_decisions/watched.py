@@ -39,7 +39,7 @@ OF_LIBRARIES = frozenset(_OF_LIBRARIES)
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedFunction:
     """A function, as an attribute of a module or class.
 
     Attributes:
@@ -52,7 +52,7 @@ class Watched:
     function: Any
 
 
-def functions_of_the_user() -> Iterator[Watched]:
+def functions_of_the_user() -> Iterator[WatchedFunction]:
     """Yield the functions and methods in the modules of the user's code, except generators.
 
     Those of the modules that were imported last come first: the test is among them.
@@ -71,7 +71,7 @@ def functions_of_the_user() -> Iterator[Watched]:
             yield found
 
 
-def functions_of_libraries() -> Iterator[Watched]:
+def functions_of_libraries() -> Iterator[WatchedFunction]:
     """Yield the functions of libraries that are loaded and watched."""
     for target in _OF_LIBRARIES:
         module, _, path = target.partition(":")
@@ -81,10 +81,10 @@ def functions_of_libraries() -> Iterator[Watched]:
             owner = getattr(owner, each, None)
         function = getattr(owner, name, None)
         if owner is not None and function is not None:
-            yield Watched(target, owner, name, function)
+            yield WatchedFunction(target, owner, name, function)
 
 
-def _of_module(module: ModuleType) -> Iterator[Watched]:
+def _of_module(module: ModuleType) -> Iterator[WatchedFunction]:
     owner = module.__name__
     for name, found in list(vars(module).items()):
         if isinstance(found, type) and found.__module__ == owner and found.__qualname__ == name:
@@ -94,14 +94,18 @@ def _of_module(module: ModuleType) -> Iterator[Watched]:
             yield from _plain(f"{owner}:", module, [(name, found)])
 
 
-def _plain(prefix: str, owner: Any, found: Iterable[tuple[str, object]]) -> Iterator[Watched]:  # noqa: ANN401
+def _plain(
+    prefix: str,
+    owner: Any,  # noqa: ANN401
+    found: Iterable[tuple[str, object]],
+) -> Iterator[WatchedFunction]:
     module, _, qualifier = prefix.partition(":")
     for name, each in list(found):
         if not isinstance(each, FunctionType) or name.startswith(_UNWATCHED):
             continue
         is_named_so = each.__module__ == module and each.__qualname__ == f"{qualifier}{name}"
         if is_named_so and not code_of(each).co_flags & _NOT_PLAIN:
-            yield Watched(f"{prefix}{name}", owner, name, each)
+            yield WatchedFunction(f"{prefix}{name}", owner, name, each)
 
 
 def code_of(function: Any) -> Any:  # noqa: ANN401 - the user's

@@ -47,7 +47,7 @@ _MAX_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SweepStep:
     """A world to run.
 
     Attributes:
@@ -83,8 +83,8 @@ class OneSweep:
     _known: list[Disturbance] = field(default_factory=list)
     _left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     _tries: Counter[Disturbance] = field(default_factory=Counter)
-    _again: deque[Step] = field(default_factory=deque)
-    _running: list[Step] = field(default_factory=list)
+    _again: deque[SweepStep] = field(default_factory=deque)
+    _running: list[SweepStep] = field(default_factory=list)
     _confirmed: set[Disturbance] = field(default_factory=set)
     _on_clock: dict[Disturbance, Clock] = field(default_factory=dict)
     _refuted: Counter[tuple[object, ...]] = field(default_factory=Counter)
@@ -121,9 +121,9 @@ class OneSweep:
         self,
         *,
         has_time: bool,
-        is_ready: Callable[[Step], bool] = lambda _: True,
-        fits: Callable[[Step, DisturbedRun], bool] = lambda _step, _witness: True,
-    ) -> Step | None:
+        is_ready: Callable[[SweepStep], bool] = lambda _: True,
+        fits: Callable[[SweepStep, DisturbedRun], bool] = lambda _step, _witness: True,
+    ) -> SweepStep | None:
         """Return the next world to run beside the running ones; None if there is none now.
 
         Args:
@@ -140,14 +140,17 @@ class OneSweep:
         return step
 
     def has_next(
-        self, *, has_time: bool, fits: Callable[[Step, DisturbedRun], bool] = lambda _s, _w: True
+        self,
+        *,
+        has_time: bool,
+        fits: Callable[[SweepStep, DisturbedRun], bool] = lambda _s, _w: True,
     ) -> bool:
         """Return whether there is a world to run now, once its server is ready."""
         return any(True for _ in self._candidates(has_time=has_time, fits=fits))
 
     def _candidates(
-        self, *, has_time: bool, fits: Callable[[Step, DisturbedRun], bool]
-    ) -> Iterator[Step]:
+        self, *, has_time: bool, fits: Callable[[SweepStep, DisturbedRun], bool]
+    ) -> Iterator[SweepStep]:
         """Yield the steps that could begin now, the most urgent first."""
         if any(each.purpose == "confirm" and each.clock == "own" for each in self._running):
             return  # it runs alone
@@ -155,10 +158,10 @@ class OneSweep:
         running = [each.disturbance for each in self._running if each.purpose == "sweep"]
         for each in self.rest if has_time else ():
             if order_rest([each], self.runs, running):
-                yield Step(each, "sweep")
+                yield SweepStep(each, "sweep")
         yield from (step for step, witness in self._steps_again() if fits(step, witness))
 
-    def _steps_again(self) -> Iterator[tuple[Step, DisturbedRun]]:
+    def _steps_again(self) -> Iterator[tuple[SweepStep, DisturbedRun]]:
         """Yield the steps that run witnesses again now, the most urgent first, with the witness.
 
         A repeat may be in vain: a running world may become a milder witness.
@@ -168,14 +171,14 @@ class OneSweep:
             clock = self._clock_of(witness)
             is_begun = any(each.disturbance == witness.disturbance for each in self._running)
             if not is_begun and (clock == "jumps" or not self._running):
-                yield Step(witness.disturbance, "confirm", clock=clock), witness
+                yield SweepStep(witness.disturbance, "confirm", clock=clock), witness
         if doubtful:
             return
         yield from self._repeats(1)
         yield from self._measurements()
         yield from self._repeats(REPEATS)
 
-    def _begun(self, step: Step) -> Step:
+    def _begun(self, step: SweepStep) -> SweepStep:
         """Count a step that is about to begin; the first of a witness keeps its artifacts."""
         if step in self._again:
             self._again.remove(step)
@@ -208,7 +211,7 @@ class OneSweep:
             and not any(self.runs[i].disturbance in self._confirmed for i in each.shown_by)
         ]
 
-    def _repeats(self, times: int) -> Iterator[tuple[Step, DisturbedRun]]:
+    def _repeats(self, times: int) -> Iterator[tuple[SweepStep, DisturbedRun]]:
         """Yield a repeat of each witness that has not been repeated so often, the rarest first."""
         counted = [
             replace(each, repeated=(self._asked[each.witness.disturbance], 0))
@@ -216,16 +219,16 @@ class OneSweep:
         ]
         for weakness in due_repeats(counted, times):
             witness = weakness.witness
-            yield Step(witness.disturbance, "repeat", clock=self._clock_of(witness)), witness
+            yield SweepStep(witness.disturbance, "repeat", clock=self._clock_of(witness)), witness
 
-    def _measurements(self) -> Iterator[tuple[Step, DisturbedRun]]:
+    def _measurements(self) -> Iterator[tuple[SweepStep, DisturbedRun]]:
         """Yield a measurement of the wait's end, for each witness that was repeated."""
         for weakness in self.weaknesses:
             witness = weakness.witness
             if witness.outcome == "wrong" or not weakness.is_confirmed:
                 continue
             if (clock := self._due_clock(witness)) is not None:
-                yield Step(witness.disturbance, "measure", clock=clock), witness
+                yield SweepStep(witness.disturbance, "measure", clock=clock), witness
 
     def _due_clock(self, witness: DisturbedRun) -> Clock | None:
         """Return the clock with which to measure a wait's end next; None if that is done.
@@ -241,12 +244,12 @@ class OneSweep:
         clock = min(tries, key=lambda each: tries[each], default=None)
         return clock if clock is not None and tries[clock] < _MAX_TRIES else None
 
-    def take_end(self, step: Step, end: WaitEnd) -> None:
+    def take_end(self, step: SweepStep, end: WaitEnd) -> None:
         """Add the result of a step that measures the end of the wait."""
         self._running.remove(step)
         self.ends[step.disturbance] = end
 
-    def take(self, step: Step, run: DisturbedRun) -> None:
+    def take(self, step: SweepStep, run: DisturbedRun) -> None:
         """Add the result of a step."""
         self._running.remove(step)
         self._found = None
@@ -301,7 +304,7 @@ class OneSweep:
         known, self._known = self._known, []
         self._reorder((*self.rest, *known))
 
-    def lose(self, step: Step) -> bool:
+    def lose(self, step: SweepStep) -> bool:
         """Record that the harness broke during a step; return whether the step is tried again."""
         self._running.remove(step)
         self._tries[step.disturbance] += 1
@@ -314,7 +317,7 @@ class OneSweep:
             self._confirmed.add(step.disturbance)
         return False
 
-    def lose_clock(self, step: Step, why: str) -> None:
+    def lose_clock(self, step: SweepStep, why: str) -> None:
         """Record that no server could start a world whose clock jumps."""
         if step.purpose == "measure":
             self.take_end(step, WaitEnd(by="not measured", name=why))
@@ -322,16 +325,16 @@ class OneSweep:
         self._running.remove(step)
         self._on_clock[step.disturbance] = "own"
 
-    def steps_of_witnesses(self) -> Iterator[tuple[Step, DisturbedRun]]:
+    def steps_of_witnesses(self) -> Iterator[tuple[SweepStep, DisturbedRun]]:
         """Yield all steps that run the witnesses found so far again, each with its witness."""
         for each in self.weaknesses:
             witness = each.witness
-            again = Step(witness.disturbance, "repeat", clock=self._clock_of(witness))
+            again = SweepStep(witness.disturbance, "repeat", clock=self._clock_of(witness))
             yield from repeat((again, witness), REPEATS)
             for clock in self.measures(witness)[:1]:
-                yield Step(witness.disturbance, "measure", clock=clock), witness
+                yield SweepStep(witness.disturbance, "measure", clock=clock), witness
 
-    def cut(self, step: Step) -> None:
+    def cut(self, step: SweepStep) -> None:
         """Record that a world was ended because the time of the sweep was over."""
         self._running.remove(step)
         self._lacked_time = True

@@ -12,7 +12,7 @@ from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.extensions.sweep.lanes import LanePool, WaitMeasured, WorldRun
 from pytest_multihost.extensions.sweep.result import DisturbedRun
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
-from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
+from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, SweepStep
 from pytest_multihost.extensions.sweep.run.worlds import MOST_LANES, Worlds
 
 _MOST = 1.1
@@ -70,7 +70,7 @@ class Runner:
     line: SweepLine
     lost: list[str] = field(default_factory=list)
     most: int = 0
-    _steps: dict[int, Step] = field(default_factory=dict)
+    _steps: dict[int, SweepStep] = field(default_factory=dict)
     _overdue_s: float = math.inf
 
     def run(self) -> None:
@@ -152,7 +152,7 @@ class Runner:
         left_s = self.began_s + self.budget_s - time.monotonic()
         return left_s > self._reserve_s()
 
-    def _fits(self, step: Step, witness: DisturbedRun) -> bool:
+    def _fits(self, step: SweepStep, witness: DisturbedRun) -> bool:
         """Return whether a witness can run again in the time that is left."""
         return self.worlds.forecast_s(step, witness) < self._left_s
 

@@ -30,7 +30,7 @@ from pytest_multihost.extensions.sweep.lanes import RunWorld, Share
 from pytest_multihost.extensions.sweep.local_decisions.service import unwatched
 from pytest_multihost.extensions.sweep.rating.launcher import under_launcher
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
-from pytest_multihost.extensions.sweep.run.one_sweep import Clock, OneSweep, Step
+from pytest_multihost.extensions.sweep.run.one_sweep import Clock, OneSweep, SweepStep
 from pytest_multihost.extensions.sweep.sharing import is_written_before
 from pytest_multihost.faults.kind import FaultKind, kinds_by_name
 
@@ -180,7 +180,7 @@ class Worlds:
         """Return whether the world of a disturbance can have a clock that jumps."""
         return len(self.shares(disturbance)) == 1 and self._clock is not None
 
-    def forecast_s(self, step: Step, witness: DisturbedRun) -> float:
+    def forecast_s(self, step: SweepStep, witness: DisturbedRun) -> float:
         """Return an estimate of the real seconds that it takes to run a witness again."""
         if step.clock == "jumps":
             return (_CLOCK_USUAL_S if step.purpose == "measure" else 2.0) + 2.0 * self.usual_s
@@ -192,7 +192,7 @@ class Worlds:
         world = self.attempt.judged.result
         return world.ended_s - world.started_s
 
-    def prepare_clock(self, sweep: OneSweep, running: Iterable[Step]) -> None:
+    def prepare_clock(self, sweep: OneSweep, running: Iterable[SweepStep]) -> None:
         """Begin to start the server of the worlds with a clock that jumps, if one may be needed.
 
         Args:
@@ -206,12 +206,14 @@ class Worlds:
         ]
         needed += [each.disturbance for each in running]
         for each in filter(self._can_jump, needed):
-            for needs, _ in self.shares_of_step(Step(each, "measure", clock="jumps")):
+            for needs, _ in self.shares_of_step(SweepStep(each, "measure", clock="jumps")):
                 with contextlib.suppress(LaunchError):  # the step that needs it says why
                     self.run.launchers.prepare(needs)
             return
 
-    def shares_of_step(self, step: Step) -> Sequence[tuple[LaunchRequirements, tuple[int, ...]]]:
+    def shares_of_step(
+        self, step: SweepStep
+    ) -> Sequence[tuple[LaunchRequirements, tuple[int, ...]]]:
         """Return the shares of a world, which may have a clock that its test has not asked for."""
         shares = self.shares(step.disturbance)
         clock = self._clock if step.clock == "jumps" else None
@@ -220,7 +222,7 @@ class Worlds:
         added = (clock.preload,)
         return [(replace(e, preloads=(*e.preloads, *added)), ranks) for e, ranks in shares]
 
-    def _spec(self, step: Step, spec: WorldSpec, left_s: float) -> WorldSpec:
+    def _spec(self, step: SweepStep, spec: WorldSpec, left_s: float) -> WorldSpec:
         """Return the spec of the world of a step."""
         disturbed = self._disturbed(spec, step.disturbance)
         clock = self._clock if step.clock == "jumps" else None
@@ -234,7 +236,7 @@ class Worlds:
             disturbed, ends_all=_launcher_ends_all(self.plan), most_s=min(most_s, left_s)
         )
 
-    def request(self, step: Step, scratch: Path, left_s: float) -> RunWorld:
+    def request(self, step: SweepStep, scratch: Path, left_s: float) -> RunWorld:
         """Return the request to a lane for a step.
 
         Args:
@@ -276,7 +278,7 @@ class Worlds:
             overwrites=is_written_before(self.points, step.disturbance.passed),
         )
 
-    def launchers(self, step: Step) -> Mapping[str, ServerLauncher]:
+    def launchers(self, step: SweepStep) -> Mapping[str, ServerLauncher]:
         """Return the launchers whose servers a step needs, by the servers' keys.
 
         Raises:
@@ -285,7 +287,7 @@ class Worlds:
         shares = self.shares_of_step(step)
         return {repr(needs): self.run.launchers.get(needs) for needs, _ in shares}
 
-    def is_ready_for(self, step: Step) -> bool:
+    def is_ready_for(self, step: SweepStep) -> bool:
         """Return whether the servers of a step can start its ranks at once."""
         return all(self.run.launchers.is_ready(needs) for needs, _ in self.shares_of_step(step))
 
