@@ -91,7 +91,7 @@ class ControlGroups:
         """Return the memory of the machine, or of the group that has least."""
         machine, swap = psutil.virtual_memory(), self.free_swap()
         limited = (
-            _memory_of(folder, version, swap)
+            _memory_of(folder, version, machine.total, swap)
             for version in _VERSIONS
             for folder in self._with_parents(version.controller)
         )
@@ -146,15 +146,23 @@ OWN_GROUPS = ControlGroups()
 """The control groups of this process, where Linux has them."""
 
 
-def _memory_of(folder: Path, files: _GroupFiles, machine_swap: int) -> FreeMemory | None:
-    """Return the memory that a control group's limit leaves; None if it has no limit."""
+def _memory_of(
+    folder: Path, files: _GroupFiles, total: int, machine_swap: int
+) -> FreeMemory | None:
+    """Return the memory that a control group's limit leaves; None if the limit changes nothing.
+
+    Args:
+        total: The memory of the machine. A limit above it leaves more than the machine has, so no
+            more files are read: each world asks.
+    """
     try:
-        limit, used = _number(folder / files.limit), _number(folder / files.used)
+        limit = _number(folder / files.limit)
+        if limit >= total:
+            return None
+        used = _number(folder / files.used)
         stat = _entries(folder / "memory.stat")
         dropped = sum(int(stat.get(name, 0)) for name in files.dropped)
     except (OSError, ValueError):  # the root group has no limits; a file may hold no number
-        return None
-    if limit == math.inf or math.isnan(limit - used):
         return None
     available = max(0, int(limit - used + dropped))
     swap = float(machine_swap)

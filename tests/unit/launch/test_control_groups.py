@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pytest_multihost.core.launch.capacity import Room, look
@@ -73,6 +74,18 @@ def test_a_group_that_only_the_host_sees_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("400000")
     (tmp_path / "memory.stat").write_text("")
     assert ControlGroups(tmp_path, tmp_path / "own").memory().available == 600_000
+
+
+@pytest.mark.parametrize("limit", ["max", "9223372036854771712"])
+def test_a_limit_above_the_memory_of_the_machine_counts_for_nothing(
+    tmp_path: Path, limit: str
+) -> None:
+    """Version 1 writes its highest number where there is no limit; what is used is not read."""
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text("9223372036854771711")
+    (tmp_path / "memory.stat").write_text("")
+    found = ControlGroups(tmp_path).memory()
+    assert found.total == psutil.virtual_memory().total
 
 
 def test_a_control_group_without_limits_leaves_the_machine(tmp_path: Path) -> None:
