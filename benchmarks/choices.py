@@ -1,12 +1,13 @@
 """What does each kind of choice of a sweep's plan cost, and what does it find?
 
-    python benchmarks/choices.py FOLDER_OR_FILE...
+    python benchmarks/choices.py [--by-turn] FOLDER_OR_FILE...
 
 Reads sweep.json files: those that `benchmarks/latent.py --keep FOLDER` has copied, and the list
-that `benchmarks/found.py --sweep --json FILE` writes. Prints a line for each kind of choice and
-turn, that with the most weaknesses a minute first: its worlds, their seconds, the weaknesses that
-one of them shows, and those that one was the first to show. Weaknesses that no repeat showed again
-do not count. The order of plans follows this table (extensions/sweep/choices.py).
+that `benchmarks/found.py --sweep --json FILE` writes. Prints a line for each kind of choice, with
+--by-turn for each of its turns, that with the most weaknesses a minute first: its worlds, their
+seconds, the weaknesses that one of them shows, and those that one was the first to show. Weaknesses
+that no repeat showed again do not count. The order of plans follows this table (`MEASURED` in
+extensions/sweep/choices.py).
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ def merged(found: Sequence[Costs]) -> Costs:
     return {kind: total[kind] for kind in order}
 
 
+def by_kind(found: Sequence[Costs]) -> list[Costs]:
+    """Return the costs by kind; a weakness that two turns of a kind show counts twice."""
+    return [{kind.split()[0]: cost} for each in found for kind, cost in each.items()]
+
+
 def table(costs: Costs) -> list[str]:
     """Return the table as lines."""
     head = f"{'kind of choice, turn':28}{'worlds':>8}{'seconds':>9}{'shown':>7}{'first':>7}"
@@ -111,8 +117,11 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("places", nargs="+", type=Path, help="folders, or files of sweeps")
-    sweeps = list(sweeps_in(parser.parse_args().places))
-    print("\n".join(table(merged([costs_of(each) for each in sweeps]))))
+    parser.add_argument("--by-turn", action="store_true", help="a line for each turn")
+    options = parser.parse_args()
+    sweeps = list(sweeps_in(options.places))
+    costs = [costs_of(each) for each in sweeps]
+    print("\n".join(table(merged(costs if options.by_turn else by_kind(costs)))))
     print(f"{len(sweeps)} sweeps, {sum(len(each['weaknesses']) for each in sweeps)} weaknesses")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.extensions.sweep.choices import MEASURED, Weight
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
@@ -515,10 +516,25 @@ def test_what_nothing_handles_need_not_fail_from_then_on() -> None:
     assert [each.fault.at.name for each in found if each.fault.at.onwards] == ["*/ckpt/b"]
 
 
-def test_what_fails_after_the_last_operation_comes_last() -> None:
-    """Hardly anybody waits for the rank any more."""
+def test_failures_after_the_last_operation_come_first() -> None:
+    """Operations that DDP launches in C++ are no points, so others may still wait for the rank."""
     points = alike(2, (io("a", "write"), 10), (ALL_REDUCE, 20), (io("b", "write"), 30))
-    assert [each for each, _ in failing(points)][:2] == ["a", "b"]
+    assert [each for each, _ in failing(points)][:2] == ["b", "a"]
+
+
+def test_the_order_of_kinds_is_that_of_what_they_have_found_per_second() -> None:
+    """A plan begins with the kind of choice that shows most."""
+    measured = sorted(MEASURED)
+    rates = [MEASURED[each][0] / MEASURED[each][1] for each in measured]
+    assert rates == sorted(rates, reverse=True)
+    assert min(shown for shown, _ in MEASURED.values()) > 0
+
+
+def test_a_plan_runs_kinds_in_their_order_within_a_turn() -> None:
+    """The first choice of each class comes before the second of any."""
+    found = plan_sweep(primary_saves(), size=3).disturbances
+    keys = [(each.turn, Weight[each.choice.upper()]) for each in found]
+    assert keys == sorted(keys)
 
 
 def test_a_plan_is_the_same_each_time() -> None:

@@ -55,7 +55,7 @@ def _plan(role: SweptRole) -> Iterator[Choice]:
         own = [RecordedPoint(rank, START, 0)]
     if own and role.run.has_hashes and role.ranks == role.run.roles[-1]:
         for fault in _hashes(rank):
-            yield Choice(LAST_TURN, Weight.HASH_SEED, fault, own[-1], "hashes")
+            yield Choice(LAST_TURN + 1, Weight.HASH_SEED, fault, own[-1], "hashes")
 
 
 def _faults_at(passed: RecordedPoint, run: UndisturbedRun) -> Iterator[Fault]:
