@@ -394,7 +394,7 @@ def pipe_between_ranks(world: World) -> World:
     return world
 
 
-@alive("outside")
+@alive("not part of this world")
 def pipe_from_outside(world: World) -> World:
     """We could write to it."""
     read, write = os.pipe()
@@ -410,14 +410,14 @@ def _server(world: World) -> int:
     return int(server.getsockname()[1])
 
 
-@alive("outside")
+@alive("not part of this world")
 def socket_from_outside(world: World) -> World:
     """We could answer."""
     connect = f"peer = socket.create_connection(('127.0.0.1', {_server(world)}))"
     return world.start(f"{connect}; ready(); peer.recv(1)")
 
 
-@alive("outside")
+@alive("not part of this world")
 def asyncio_from_outside(world: World) -> World:
     """We could answer here, too."""
     return world.start(
@@ -432,11 +432,28 @@ asyncio.run(main())
     )
 
 
-@alive("outside")
+@alive("not part of this world")
 def socket_that_nobody_is_seen_to_wait_for(world: World) -> World:
     """An answer could still be looked for."""
     connect = f"peer = socket.create_connection(('127.0.0.1', {_server(world)}))"
     return world.start(f"{connect}; ready(); threading.Event().wait()")
+
+
+@hung
+def socket_whose_other_end_is_closed(world: World) -> World:
+    """The process that had it has ended, as one of multiprocessing does: nothing comes from it."""
+    return world.start(
+        "one, two = socket.socketpair(); two.close(); ready(); threading.Event().wait()"
+    )
+
+
+@alive("not part of this world")
+def socket_whose_other_end_is_shut_one_way(world: World) -> World:
+    """Its holder still writes to it."""
+    one, two = socket.socketpair()
+    one.shutdown(socket.SHUT_RD)
+    world.kept += [one, two]
+    return world.start("ready(); threading.Event().wait()", fds=(two.fileno(),))
 
 
 @alive("whose holder is not known|held by process")
@@ -451,7 +468,7 @@ def file_lock_held_outside(world: World) -> World:
     return world.start(take)
 
 
-@alive("whose holder is not known")
+@alive("whose holder is not known|held by process")
 def file_lock_left_outside(world: World) -> World:
     """A rank has taken it, and closed the file that it shares with us: we could let it go."""
     file = os.open(world.path / "lock", os.O_WRONLY | os.O_CREAT)
@@ -667,7 +684,7 @@ def named_pipe_below_a_directory_of_ours(world: World) -> World:
     return world.start(ASKED)
 
 
-@alive("outside")
+@alive("not part of this world|the process that has started the ranks")
 def socket_to_a_process_that_is_said_to_be_idle(world: World) -> World:
     """A server that a test needs may be a child of pytest, as ours is; it is no rank's parent."""
     source = LISTENS.replace("ready(", "told_at(") + "time.sleep(600)"

@@ -247,7 +247,7 @@ class Tables:
             is_closed = unix.state == _CLOSED
             return replace(found, kind="idle") if is_closed else replace(found, where="nobody")
         if not unix.peer:
-            return found
+            return replace(found, where="nobody") if unix.is_shut else found
         where, holder = self._holder(f"socket:[{unix.peer}]")
         ends = tuple(Endpoint("", inode, _machine()) for inode in (unix.inode, unix.peer))
         return replace(

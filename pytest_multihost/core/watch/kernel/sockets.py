@@ -21,7 +21,8 @@ LISTEN = 10
 """The state of a TCP or unix socket that waits for connections."""
 
 _SOCK_DIAG_BY_FAMILY, _TCP_OF_ANY_FAMILY = 20, 18  # TCPDIAG_GETSOCK, the older request
-_UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 0, 2, 4
+_UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES, _UNIX_SHUTDOWN = 0, 2, 4, 6
+_BOTH_WAYS = 3  # RCV_SHUTDOWN and SEND_SHUTDOWN of net/sock.h
 _TCP_INFO, _MEMORY = 2, 7
 _WITH_INFO, _WITH_MEMORY = 1 << _TCP_INFO - 1, 1 << _MEMORY - 1
 _BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
@@ -118,9 +119,11 @@ class Unix:
     """One unix socket.
 
     Attributes:
-        peer: The peer's inode; 0 if the peer has none yet; None if there is no peer.
+        peer: The peer's inode; 0 if the peer has none yet, or none any more; None if there is no
+            peer.
         name: Its path; empty if it has none. An abstract name, which is not in the file system but
             in a network namespace, begins with a null character.
+        is_shut: Whether nothing can be sent in either direction any more: its peer is closed.
     """
 
     inode: int
@@ -129,6 +132,7 @@ class Unix:
     queues: tuple[int, int]
     name: str = ""
     space: str = ""
+    is_shut: bool = False
 
 
 def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> list[Inet]:
@@ -218,7 +222,8 @@ def unix_sockets(table: Table | None = None, space: str = "") -> list[Unix]:
         queues = (0, 0) if state == LISTEN else (receive, send)
         name = attributes.get(_UNIX_NAME, b"").rstrip(b"\0").decode("utf-8", "backslashreplace")
         of_peer = struct.unpack("=I", peer)[0] if peer else None
-        found.append(Unix(inode, state, of_peer, queues, name, space))
+        is_shut = attributes.get(_UNIX_SHUTDOWN, b"")[:1] == bytes([_BOTH_WAYS])
+        found.append(Unix(inode, state, of_peer, queues, name, space, is_shut))
     return found
 
 
