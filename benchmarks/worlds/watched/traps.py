@@ -429,3 +429,157 @@ def test_whose_shell_ends_the_ranks(lock):
     )
     assert done.returncode in {-signal.SIGKILL, 128 + signal.SIGKILL}
     kill(ranks)
+
+
+LONG = timedelta(minutes=30)
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def wait_for_key(rank, port, seconds=STILL_S):
+    """Set a key as rank 1, after a while; wait for it as another rank. Rank 0 has the store."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timeout=LONG)
+    if rank == 1:
+        time.sleep(seconds)
+        store.set("of rank 1", "here")
+    store.get("of rank 1")
+    store.add("done", 1)
+    while rank == 0 and store.add("done", 0) < 3:
+        time.sleep(0.1)
+
+
+def leave(rank, port):
+    if rank == 1:
+        os._exit(0)
+    wait_for_key(rank, port)
+
+
+def start_with_port(target, port):
+    found = [FORK.Process(target=target, args=(rank, port)) for rank in range(3)]
+    for each in found:
+        each.start()
+    return found
+
+
+def test_that_replaces_a_rank_that_has_left():
+    port = free_port()
+    ranks, one = start_with_port(leave, port), FORK.Process(target=wait_for_key, args=(1, port, 0))
+    timer = threading.Timer(STILL_S, one.start)
+    timer.start()
+    for each in ranks:
+        each.join()
+    timer.join()
+    one.join()
+    assert [each.exitcode for each in (*ranks, one)] == [0, 0, 0, 0]
+
+
+def test_whose_rank_goes_on_as_a_daemon():
+    def become_a_daemon(rank, port):
+        if rank == 1:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+        wait_for_key(rank, port)
+
+    ranks = start_with_port(become_a_daemon, free_port())
+    for each in ranks:
+        each.join()
+    assert [each.exitcode for each in ranks] == [0, 0, 0]
+
+
+def test_of_two_worlds():
+    port = free_port()
+    first = [FORK.Process(target=wait_for_key, args=(rank, port)) for rank in (0, 2)]
+    second = [FORK.Process(target=wait_for_key, args=(1, port, STILL_S))]
+    second += start_with_port(wait_for_key, free_port())
+    for each in (*first, *second):
+        each.start() if each.pid is None else None
+    for each in (*first, *second):
+        each.join()
+    assert {each.exitcode for each in (*first, *second)} == {0}
+
+
+AGAIN = """
+import os, signal, sys, time
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from traps import wait_for_key
+
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if attempt == 0 and rank == 1:
+    time.sleep(1.0)
+    sys.exit(3)
+if "ignores" in sys.argv and attempt == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+wait_for_key(rank, int(sys.argv[1]) + attempt, 0.0)
+"""
+
+
+def run_torchrun(path, *words, interval="0.1"):
+    (path / "again.py").write_text(AGAIN)
+    (path / "traps.py").write_text(Path(__file__).read_text())
+    port = free_port()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    command += ["--max-restarts", "1", "--monitor-interval", interval]
+    command += ["--master-port", str(free_port()), str(path / "again.py"), str(port), *words]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_of_a_torchrun_that_looks_seldom_and_starts_its_ranks_again(tmp_path):
+    run_torchrun(tmp_path, interval="25")
+
+
+def test_of_a_torchrun_whose_ranks_ignore_its_signal(tmp_path):
+    run_torchrun(tmp_path, "ignores")
+
+
+WORKERS = """
+import os, time
+from traps import wait_for_key
+
+RANK, PORT = int(os.environ["PYTEST_XDIST_WORKER"][2:]), int(os.environ["TRAP_PORT"])
+
+def test_first():
+    if "late" in os.environ["TRAP"] and RANK == 1:
+        time.sleep(25.0)
+
+def test_outer():
+    if "late" not in os.environ["TRAP"] and RANK == 1:
+        time.sleep(1.0)
+        os._exit(0)
+    wait_for_key(RANK, PORT, 0.0)
+
+def test_after():
+    if RANK == 3:
+        wait_for_key(1, PORT, 25.0)
+"""
+
+
+def run_workers(path, trap):
+    (path / "test_workers.py").write_text(WORKERS)
+    (path / "traps.py").write_text(Path(__file__).read_text())
+    (path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    return subprocess.run(
+        [*command, "-n", "3", "--dist=each", "test_workers.py"],
+        cwd=path,
+        env={**os.environ, "TRAP": trap, "TRAP_PORT": str(free_port()), "PYTHONPATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+
+
+def test_of_workers_of_which_one_is_late(tmp_path):
+    assert "9 passed" in run_workers(tmp_path, "late")
+
+
+def test_of_workers_of_which_one_is_replaced(tmp_path):
+    out = run_workers(tmp_path, "replaced")
+    assert "replacing crashed worker gw1" in out
+    assert "1 failed" in out

@@ -154,7 +154,7 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     }
     limited = {rank: _gives_up([rank], *each) for rank, each in ending.items()}
     alike = group_by_value((each, rank) for rank, each in ending.items())
-    served = tuple(_served_by_launcher(now, waits))
+    served = (*_served_by_launcher(now, waits), *_acting_for_ended(job))
     spinning = frozenset(rank for rank, each in waits.items() if each.spins)
     return Look(
         at_s=now.at_s,
@@ -269,16 +269,28 @@ def _wakes_inside(wait: SeenWait, main: int) -> bool:
 
 
 def _served_by_launcher(now: KernelSnapshot, waits: Mapping[int, SeenWait]) -> Iterator[str]:
-    """Yield which ranks wait for a key of their launcher's store: another process may set it."""
+    """Yield which ranks wait for a key of their launcher's store: another process may set it.
+
+    A rank that waits at a socket is served by its other end, else by any that it has open.
+    """
     for rank, each in waits.items():
         process, found = now.ranks.get(rank), each.operation
         if process is None or found is None or found.kind != "wait":
             continue
-        if any(fd.where == "harness" for fd in process.descriptors.values()):
+        fds = next((e.fds for e in process.threads if e.tid == found.thread), None)
+        served = [process.descriptors[fd] for fd in fds or () if fd in process.descriptors]
+        served = served or [*process.descriptors.values()]
+        if any(fd.where == "harness" for fd in served):
             yield (
                 f"rank {rank} waits in {found.name} for a key that its launcher's store"
                 " may still get"
             )
+
+
+def _acting_for_ended(job: Job) -> Iterator[str]:
+    """Yield which processes may go on as a rank that has ended."""
+    for pid in job.strays if job.ended else ():
+        yield f"process {pid}, whose parent has ended, may go on as {PLAIN.of(job.ended)}"
 
 
 _NOT_HERE = Activity("not seen")

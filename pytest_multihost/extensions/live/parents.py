@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pytest_multihost.core.model.process import NEVER, KernelSnapshot
 from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.procfs import children_of
 from pytest_multihost.core.proof.blockers import SIGALRM
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread
@@ -38,9 +39,13 @@ _LOOKS = (
     ("/common_distributed.py", "_join_processes"),
     ("/common.py", "_launch_non_daemonic_procs"),
     ("/common.py", "_launch_daemonic_procs"),
-    ("/elastic/agent/server/api.py", "_invoke_run"),
+    ("/xdist/dsession.py", "loop_once"),
 )
-"""Functions that only wait for ranks. Their own limits fail the test, as a hang does."""
+"""Functions that only wait for ranks, or for what xdist's workers say. Their own limits fail the
+test, as a hang does."""
+
+_AGENTS_LOOK = ("/elastic/agent/server/api.py", "_invoke_run")
+"""The same of torchrun. The function also starts ranks, ends them, and waits for other machines."""
 
 _WAIT, _WAIT_UNTIL = ("/subprocess.py", "_wait"), "endtime"
 _SECONDS = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
@@ -86,7 +91,8 @@ def looks_in_turns(
     found = {pid: NEVER for pid in others if _serves(pid)}
     for pid, each in threads.items():
         main = next((one for one in each if one.is_main), None)
-        until_s = _looks_until(main, is_agent=is_agent(pid)) if main is not None else None
+        looks = is_agent(pid) and not any(map(_is_unseen, children_of(pid)))
+        until_s = _looks_until(main, looks_for_ranks=looks) if main is not None else None
         if until_s is not None:
             found[pid] = until_s
     return found
@@ -97,21 +103,41 @@ def _serves(pid: int) -> bool:
     stat = read_stat(f"/proc/{pid}")
     if stat is None:
         return False
-    if stat.name in {each[:15] for each in _MANAGERS}:
+    if is_manager(stat.name):
         return True
     words = command_words(pid)
     parent = command_words(stat.parent)
     return bool(_PYTHONS_OWN.search(" ".join(words))) and words != parent
 
 
-def _looks_until(main: SpiedThread, *, is_agent: bool) -> float | None:
-    """Return until when a main thread looks for ends of processes; None if it does not."""
+def is_manager(name: str) -> bool:
+    """Return whether a process with this name manages torch's shared memory."""
+    return name in {each[:15] for each in _MANAGERS}
+
+
+def _is_unseen(pid: int) -> bool:
+    """Return whether a process has ended and its parent has not seen it.
+
+    Torchrun looks as seldom as its user says, and may start all ranks again when it sees that.
+    """
+    stat = read_stat(f"/proc/{pid}")
+    return stat is not None and stat.state == "Z"
+
+
+def _looks_until(main: SpiedThread, *, looks_for_ranks: bool) -> float | None:
+    """Return until when a main thread looks for ends of processes; None if it does not.
+
+    Args:
+        looks_for_ranks: Whether it is torchrun's, and none of its ranks has ended unseen.
+    """
     for at, frame in enumerate(main.frames):
         values = main.values[at] if at < len(main.values) else {}
         if _is_at(frame, _WAIT):
             limit = values.get(_WAIT_UNTIL, "")
             return float(limit) if _SECONDS.fullmatch(limit) else None
-        if any(_is_at(frame, each) for each in _LOOKS if is_agent or each != _LOOKS[-1]):
+        if looks_for_ranks and at == 0 and _is_at(frame, _AGENTS_LOOK):
+            return NEVER
+        if any(_is_at(frame, each) for each in _LOOKS):
             return NEVER
     return None
 

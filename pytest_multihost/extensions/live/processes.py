@@ -252,6 +252,7 @@ class Job:
             started belong to the world then; 0: only ranks and their descendants do.
         alarmed: Processes of which it is known that SIGALRM only fails the test.
         controllers: Processes that only tell others which test to run, as xdist's controller does.
+        strays: Processes that may go on as a rank which has ended: their parents have ended.
     """
 
     pids: Mapping[int, int]
@@ -265,6 +266,7 @@ class Job:
     within: int = 0
     alarmed: frozenset[int] = frozenset()
     controllers: frozenset[int] = frozenset()
+    strays: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +49,37 @@ def test_torchs_test_case_only_looks_for_ended_ranks() -> None:
     """Its limit of five minutes fails the test, as a hang does."""
     frame = Frame("/v/torch/testing/_internal/common_distributed.py", 1170, "_join_processes")
     assert looks_in_turns({1: (main(frame),)}, ()) == {1: NEVER}
+
+
+def test_xdists_controller_only_looks_for_what_its_workers_say() -> None:
+    """Its loop asks a queue every two seconds."""
+    frames = (
+        Frame(f"{PYTHON}/queue.py", 180, "get"),
+        Frame("/v/xdist/dsession.py", 154, "loop_once"),
+    )
+    assert looks_in_turns({1: (main(*frames),)}, ()) == {1: NEVER}
+
+
+def test_torchrun_only_looks_while_its_loop_sleeps() -> None:
+    """In its other functions it starts ranks, or ends them, as when it sees that one has ended."""
+    name, file = b"pt_elastic\0", "/v/torch/distributed/elastic/agent/server/api.py"
+    loop, other = Frame(file, 923, "_invoke_run"), Frame(file, 860, "_exit_barrier")
+    old = Path("/proc/self/comm").read_text()
+    try:
+        set_name(name)
+        own = os.getpid()
+        assert looks_in_turns({own: (main(loop),)}, ()) == {own: NEVER}
+        assert looks_in_turns({own: (main(other, loop),)}, ()) == {}
+        with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
+            os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+            assert looks_in_turns({own: (main(loop),)}, ()) == {}
+    finally:
+        set_name(old.encode())
+
+
+def set_name(name: bytes) -> None:
+    """Name this process."""
+    Path(f"/proc/{os.getpid()}/comm").write_bytes(name.strip(b"\n\0"))
 
 
 def test_a_loop_of_the_users_own_may_do_anything() -> None:

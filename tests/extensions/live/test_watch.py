@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.processes
 
 TESTS = """
-import fcntl, multiprocessing, os, pathlib, pytest, subprocess, sys, time
+import datetime, fcntl, multiprocessing, os, pathlib, pytest, subprocess, sys, time
 
 RANK = '''
 import fcntl, os, sys, time
@@ -82,6 +83,15 @@ def test_no_answer():
 
 def test_outer():
     hold("lock", int(os.environ.get("RANK", os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])))
+
+def test_key():
+    import torch.distributed as dist
+    rank = int(os.environ["PYTEST_XDIST_WORKER"][2:])
+    if rank == 1:
+        os._exit(0)
+    store = dist.TCPStore("127.0.0.1", int(os.environ["KEY_PORT"]), None, rank == 0)
+    store.set_timeout(datetime.timedelta(minutes=30))
+    store.get("of rank 1")
 
 @pytest.mark.multihost(ranks=2, backend="none", timeout=8)
 def test_world(world):
@@ -270,6 +280,17 @@ def test_workers_that_are_ranks_themselves_are_watched(start: Start) -> None:
     rest, _ = run.communicate(timeout=60)
     assert rest.count("test_outer was interrupted") == 1
     assert "rank 0 waits for a lock that rank 1 holds" in rest
+
+
+def test_a_worker_that_has_ended_is_named_if_the_others_wait_for_it(start: Start) -> None:
+    """With --dist=each; xdist has replaced it, and the new worker has no test."""
+    pytest.importorskip("xdist")
+    pytest.importorskip("torch")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    run = start("--multihost-watch", "-n3", "--dist=each", "test_it.py::test_key", KEY_PORT=port)
+    assert "rank 1 has ended" in read_until(run, f"{LINE}test_key")
 
 
 def test_pytests_that_a_launcher_has_started_as_ranks_are_watched(start: Start) -> None:

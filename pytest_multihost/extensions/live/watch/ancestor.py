@@ -20,8 +20,8 @@ from typing import NoReturn
 from pytest_multihost.core import files
 from pytest_multihost.extensions.live.watch.option import FOLDER, IN_WORKER, WATCHER
 
-TICK_S = 0.25
-"""Time between two readings of the tree at least."""
+TICK_S, BUSY_S = 0.25, 1.0
+"""Time between two readings of the tree at least: while nothing works below, and while it works."""
 
 _SHARE = 0.005
 """The part of a processor that these readings may use: a large tree is read more seldom."""
@@ -90,7 +90,8 @@ def _serve(child: int, folder: Path, mode: str) -> int:
         begun_s = watcher.used_s()
         with contextlib.suppress(Exception):  # a fault of the watcher is none of the tests
             watcher.look()
-        wait_s = max(TICK_S, (watcher.used_s() - begun_s) / _SHARE)
+        least_s = TICK_S if watcher.is_still else BUSY_S
+        wait_s = max(least_s, (watcher.used_s() - begun_s) / _SHARE)
         if _pass_on(child, wait_s) in ENDS:
             watcher.keep()
         ended, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)

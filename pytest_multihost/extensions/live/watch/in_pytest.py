@@ -15,7 +15,7 @@ from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.pytest_plugin.item import MultihostItem
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer_to, tell
-from pytest_multihost.extensions.live.watch.option import IN_WORKER
+from pytest_multihost.extensions.live.watch.option import IN_WORKER, WORKERS
 
 _SECTION = "multihost watch: for whom the ranks waited"
 _FOLDER = "watched"
@@ -85,14 +85,20 @@ class WatchedTests:
 
     def _tell(self, test: str, *, is_call: bool = False) -> None:
         with contextlib.suppress(OSError):  # the watcher is gone, or the disk is full
-            controller = os.getppid() if IN_WORKER in os.environ else 0
-            told = Told(self.number, test, _has_alarm(), is_call, controller)
+            controller, workers = _team() if IN_WORKER in os.environ else (0, 0)
+            told = Told(self.number, test, _has_alarm(), is_call, controller, workers)
             tell(self.folder, os.getpid(), told)
 
 
 def _watched(item: pytest.Item) -> str:
     """Return the id of a test; empty if it is a world, which its own controller watches."""
     return "" if isinstance(item, MultihostItem) else item.nodeid
+
+
+def _team() -> tuple[int, int]:
+    """Return the controller of a worker of xdist, and how many workers it has started at first."""
+    count = os.environ.get(WORKERS, "")
+    return os.getppid(), int(count) if count.isdecimal() else 0
 
 
 def _has_alarm() -> bool:

@@ -6,7 +6,7 @@ The watcher imports this only when a job has come to rest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_multihost.core.model.source import files_below
@@ -44,6 +44,35 @@ def why_whole_run(job: Job, seen: SeenJob) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The workers of xdist that run the same test at once, as with ``--dist=each``.
+
+    Attributes:
+        living: Those that run it now.
+        gone: How many have ended while they ran it.
+        size: How many workers there were at first; 0: unknown.
+    """
+
+    living: Sequence[int] = ()
+    gone: int = 0
+    size: int = 0
+
+    @property
+    def is_several(self) -> bool:
+        """Whether the workers are, or were, several."""
+        return len(self.living) + self.gone > 1
+
+
+def with_gone(job: Job, team: Team) -> Job:
+    """Return the job of a team's workers with the ranks that have ended, if these are known."""
+    absent = frozenset(range(team.size)) - job.pids.keys()
+    is_known = 0 < len(absent) <= team.gone and not job.is_guess and max(job.pids) < team.size
+    if not is_known:
+        return job
+    return replace(job, size=team.size, ended=absent)
+
+
 def _holes(job: Job) -> frozenset[int]:
     """Return the ranks that a test has started between others, and that are gone."""
     return frozenset(range(min(job.pids), max(job.pids))) - job.pids.keys()
@@ -64,20 +93,23 @@ def is_rank(pid: int) -> bool:
     return found is not None and found.size > 1
 
 
-def jobs_of(pid: int, parent: int, brothers: Sequence[int]) -> Iterator[Job]:
+def jobs_of(pid: int, top: int, team: Team) -> Iterator[Job]:
     """Yield the jobs that a test has started, or of which its process is a rank.
 
+    A rank that is a process of pytest itself may be in an earlier test, or be started again. So all
+    that is watched belongs to its world.
+
     Args:
-        parent: The parent of the test's process.
-        brothers: The processes that run the same test at once, as with ``--dist=each``.
+        top: The process that is watched, with all that it has started.
+        team: The workers that run the same test.
     """
     if is_rank(pid):
         found = [each.job for each in worlds_here().found]
-        yield from (each for each in found if pid in each.pids.values())
-    elif len(brothers) > 1 and not any(map(children_of, brothers)):
-        job = numbered(brothers, parent)
+        yield from (replace(each, within=top) for each in found if pid in each.pids.values())
+    elif team.is_several and not any(map(children_of, team.living)):
+        job = numbered(team.living, top)
         if job is not None:
-            yield job
+            yield replace(with_gone(job, team), within=top)
     else:
         chosen = choose(below=pid)
         jobs = [e.job for e in chosen.found] if isinstance(chosen, LocalWorlds) else [chosen]

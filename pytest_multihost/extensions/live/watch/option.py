@@ -17,6 +17,9 @@ FOLDER = "PYTEST_MULTIHOST_WATCHED"
 IN_WORKER = "PYTEST_XDIST_WORKER"
 """The variable that xdist sets in its workers."""
 
+WORKERS = "PYTEST_XDIST_WORKER_COUNT"
+"""The variable in which xdist says how many workers there are."""
+
 WATCHER = "multihost-watch"
 """The name of a process that watches its descendants and passes on their end."""
 

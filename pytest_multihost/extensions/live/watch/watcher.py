@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 STILL_S = 1.0
 """How long nothing must work before a look at a job."""
 
-STILL_LONG_S = 4.0
-"""The same after a look, until the looks have used no more than `_SHARE` of a processor."""
+STILL_LONG_S = 3.0
+"""The same until the looks, with the first one, have used no more than `_SHARE` of a processor."""
 
-_SHARE = 0.01
+_SHARE, _FIRST_LOOK_S = 0.01, 1.0
 _IDLE_SHARE = 0.1
 _FIRST_S, _MOST_S = 1.0, 60.0
 """Time from one look to the next: at first, and at most."""
@@ -100,10 +100,16 @@ class Watcher:
     _last: tuple[float, Tree] = (0.0, Tree())
     _look: threading.Thread | None = None
     _ranks: dict[int, bool] = field(default_factory=dict)
-    _paid_s: float = 0.0
+    _gone: tuple[Told, ...] = ()
+    _paid_s: float = field(default_factory=lambda: time.monotonic() + _FIRST_LOOK_S / _SHARE)
     _kept_s: float = math.inf
     _is_shown: bool = False
     _always: str = field(default_factory=lambda: os.environ.get(_ALWAYS, ""))
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing has worked between the last two readings in a test, if one runs."""
+        return any(each.still_s < self._last[0] for each in self._watches.values())
 
     def used_s(self) -> float:
         """Return the processor time of this thread."""
@@ -112,7 +118,9 @@ class Watcher:
     def look(self) -> None:
         """Read the tree, and begin to look at a job that has come to rest."""
         now_s, tree = time.monotonic(), read_tree(self.child)
-        told = {pid: each for pid, each in told_in(self.folder).items() if pid in tree.parents}
+        found = told_in(self.folder)
+        told = {pid: each for pid, each in found.items() if pid in tree.parents}
+        self._gone = tuple(e for pid, e in found.items() if pid not in told and e.controller)
         running = {pid: each for pid, each in told.items() if each.test}
         if not told:  # no pytest runs below: the command itself has started the ranks
             running = {self.child: Told(1, is_call=True)}
@@ -150,7 +158,7 @@ class Watcher:
             answer(self.folder, pid, None)
         watch.told = told
         below = tree.below(pid)
-        watch.had_children |= len(below) > 1 or len(self._same_test(pid)) > 1
+        watch.had_children |= len(below) > 1 or self._is_of_several(pid)
         is_idle = tree.used_since(last, below) <= _IDLE_SHARE * elapsed_s * 1e9
         if not self._always and (not is_idle or below - last.parents.keys()):
             watch.still_s = now_s
@@ -174,14 +182,20 @@ class Watcher:
 
     def _look_at(self, due: Mapping[int, _Watch], tree: Tree) -> None:
         """Judge the jobs of tests that have come to rest."""
-        from pytest_multihost.extensions.live.watch.judging import jobs_of, judged
+        from pytest_multihost.extensions.live.watch.judging import Team, jobs_of, judged
+        from pytest_multihost.extensions.live.watch.strays import strays_of
 
         for pid, watch in due.items():
-            begun_s = _used_s()
+            begun_s, told = _used_s(), watch.told
+            team = Team(self._same_test(pid), self._gone_in(told), told.workers)
             try:
-                for job in jobs_of(pid, tree.parents.get(pid, 0), self._same_test(pid)):
-                    controllers = frozenset({watch.told.controller} - {0})
-                    asked = replace(job, alarmed=self._alarmed(), controllers=controllers)
+                for job in jobs_of(pid, self.child, team):
+                    asked = replace(
+                        job,
+                        alarmed=self._alarmed(),
+                        controllers=frozenset({told.controller} - {0, job.within}),
+                        strays=strays_of(self.child, str(self.folder)) if job.ended else (),
+                    )
                     seen = judged(asked)
                     self._record(watch, seen)
                     if not watch.is_kept:
@@ -211,6 +225,15 @@ class Watcher:
         """Return the workers that run the same test at once, as with ``--dist=each``."""
         test = self._watches[pid].told.test
         return [each for each, watch in self._watches.items() if test and watch.told.test == test]
+
+    def _is_of_several(self, pid: int) -> bool:
+        """Return whether other workers run the same test, or have ended while they ran it."""
+        return len(self._same_test(pid)) + self._gone_in(self._watches[pid].told) > 1
+
+    def _gone_in(self, told: Told) -> int:
+        """Return how many workers have ended while they ran a test, as with ``--dist=each``."""
+        alike = (each for each in self._gone if each.controller == told.controller)
+        return sum(bool(told.test) and each.test == told.test for each in alike)
 
     def _keep(self, pid: int, watch: _Watch, tree: Tree, job: Job, seen: SeenJob) -> None:
         """Keep the page of a look for the report, and say the line if it is a proof."""
