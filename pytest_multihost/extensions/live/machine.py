@@ -36,7 +36,7 @@ from pytest_multihost.extensions.live.processes import (
     owner_of,
 )
 
-_TRACKER = re.compile(r"multiprocessing\.resource_tracker")
+_TRACKER = re.compile(r"(multiprocessing|loky\.backend)\.resource_tracker")
 _FORKSERVER = re.compile(r"multiprocessing\.forkserver")
 """Processes that Python itself starts beside those of a program. Forks of a fork server
 have its command line."""

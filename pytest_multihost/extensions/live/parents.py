@@ -21,7 +21,9 @@ from pytest_multihost.extensions.live.processes import command_words, is_agent, 
 from pytest_multihost.extensions.live.watch.option import WATCHER
 
 _MANAGERS = frozenset({"torch_shm_manager"})
-_PYTHONS_OWN = re.compile(r"multiprocessing\.(forkserver|resource_tracker)")
+_PYTHONS_OWN = re.compile(
+    r"multiprocessing\.(forkserver|resource_tracker)|loky\.backend\.resource_tracker"
+)
 _THREADS = (
     "/execnet/gateway_base.py",
     "/pytest_rerunfailures.py",

@@ -93,7 +93,7 @@ def is_rank(pid: int) -> bool:
     return found is not None and found.size > 1
 
 
-def jobs_of(pid: int, top: int, team: Team) -> Iterator[Job]:
+def jobs_of(pid: int, top: int, team: Team, around: int = 0) -> Iterator[Job]:
     """Yield the jobs that a test has started, or of which its process is a rank.
 
     A rank that is a process of pytest itself may be in an earlier test, or be started again. So all
@@ -102,6 +102,8 @@ def jobs_of(pid: int, top: int, team: Team) -> Iterator[Job]:
     Args:
         top: The process that is watched, with all that it has started.
         team: The workers that run the same test.
+        around: The process of another test that has started this process of pytest; 0: there is
+            none.
     """
     if is_rank(pid):
         found = [each.job for each in worlds_here().found]
@@ -113,4 +115,5 @@ def jobs_of(pid: int, top: int, team: Team) -> Iterator[Job]:
     else:
         chosen = choose(below=pid)
         jobs = [e.job for e in chosen.found] if isinstance(chosen, LocalWorlds) else [chosen]
-        yield from (replace(each, within=pid, ended=each.ended | _holes(each)) for each in jobs)
+        within = around or pid
+        yield from (replace(each, within=within, ended=each.ended | _holes(each)) for each in jobs)

@@ -101,6 +101,7 @@ class Watcher:
     _look: threading.Thread | None = None
     _ranks: dict[int, bool] = field(default_factory=dict)
     _gone: tuple[Told, ...] = ()
+    _around: dict[int, int] = field(default_factory=dict)
     _paid_s: float = field(default_factory=lambda: time.monotonic() + _FIRST_LOOK_S / _SHARE)
     _kept_s: float = math.inf
     _is_shown: bool = False
@@ -129,6 +130,15 @@ class Watcher:
             self._follow(pid, each, tree, last, now_s - last_s, now_s)
         self._watches = {pid: each for pid, each in self._watches.items() if pid in running}
         self._last = now_s, tree
+        self._around = {
+            each: pid
+            for pid in reversed(tree.parents)  # the outermost at last
+            if pid in running
+            for each in tree.below(pid) - {pid}
+            if each in running
+        }
+        inner = {each for each in self._around if self._has_ranks(each)}
+        outer = {pid for pid in running if not inner.isdisjoint(tree.below(pid) - {pid})}
         if now_s > self._kept_s + ENDING_S:  # pytest waits for its ranks, as multiprocessing does
             self.end()
         is_looking = self._look is not None and self._look.is_alive()
@@ -136,7 +146,8 @@ class Watcher:
         due = {
             pid: each
             for pid, each in self._watches.items()
-            if now_s - each.still_s >= still_s and now_s >= each.next_s and self._has_ranks(pid)
+            if now_s - each.still_s >= still_s and now_s >= each.next_s
+            if self._has_ranks(pid) and pid not in outer
         }
         if due and not is_looking:
             self._look = threading.Thread(target=self._look_at, args=(due, tree), daemon=True)
@@ -189,7 +200,7 @@ class Watcher:
             begun_s, told = _used_s(), watch.told
             team = Team(self._same_test(pid), self._gone_in(told), told.workers)
             try:
-                for job in jobs_of(pid, self.child, team):
+                for job in jobs_of(pid, self.child, team, self._around.get(pid, 0)):
                     asked = replace(
                         job,
                         alarmed=self._alarmed(),
