@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_multihost.core.model.source import files_below
 from pytest_multihost.core.model.stack import context_of
 from pytest_multihost.extensions.live.machine import LocalWorlds, children_of, choose, worlds_here
-from pytest_multihost.extensions.live.numbering import numbered
+from pytest_multihost.extensions.live.numbering import alone, numbered
 from pytest_multihost.extensions.live.processes import Job, membership_if_any
 from pytest_multihost.extensions.live.reader import LocalReader
 from pytest_multihost.extensions.live.seen_world import SeenJob, judge_job
@@ -82,6 +82,23 @@ def judged(job: Job) -> SeenJob:
     """Look at a job on this machine, and judge it."""
     context = context_of(str(Path.cwd()), files_below(None, ".py"))
     return judge_job(job, LocalReader(job, context), context)
+
+
+def judged_with_test(job: Job, pid: int) -> tuple[Job, SeenJob]:
+    """Judge a job that a test has started; where its ranks wait for the test, the test itself.
+
+    Args:
+        pid: The test's process.
+
+    Returns:
+        The job that is judged, and its judgement.
+    """
+    seen = judged(job)
+    waits_for_nobody = seen.judged.diagnosis is None and not seen.left_behind
+    if seen.is_proven and waits_for_nobody and job.within == pid:
+        job = replace(alone(pid), within=pid, alarmed=job.alarmed, controllers=job.controllers)
+        return job, judged(job)
+    return job, seen
 
 
 def is_rank(pid: int) -> bool:

@@ -193,7 +193,7 @@ class Watcher:
 
     def _look_at(self, due: Mapping[int, _Watch], tree: Tree) -> None:
         """Judge the jobs of tests that have come to rest."""
-        from pytest_multihost.extensions.live.watch.judging import Team, jobs_of, judged
+        from pytest_multihost.extensions.live.watch.judging import Team, jobs_of, judged_with_test
         from pytest_multihost.extensions.live.watch.strays import strays_of
 
         for pid, watch in due.items():
@@ -207,10 +207,10 @@ class Watcher:
                         controllers=frozenset({told.controller} - {0, job.within}),
                         strays=strays_of(self.child, str(self.folder)) if job.ended else (),
                     )
-                    seen = judged(asked)
+                    found, seen = judged_with_test(asked, pid)
                     self._record(watch, seen)
                     if not watch.is_kept:
-                        self._keep(pid, watch, tree, job, seen)
+                        self._keep(pid, watch, tree, found, seen)
             except (MultihostError, OSError, LookupError, ValueError):
                 pass  # it has ended meanwhile, or may not be read
             cost_s = _used_s() - begun_s
