@@ -34,7 +34,8 @@ _BY_ARGUMENT = "the ranks are numbered by an argument of the function that they 
 _BY_NAME = "the ranks are numbered by the variable `{}` on their stacks"
 _VARIABLE = "RANK"
 _BY_VARIABLE = "the ranks are numbered by the variable RANK of the environment, which they have set"
-_ALONE = "process {} is called rank 0: its children have ended, or have no task"
+_ALONE = "process {} is called rank 0: {}"
+_IDLE = "its children have ended, or have no task"
 _MAX_DIGITS = 6
 
 
@@ -82,9 +83,13 @@ def numbered(pids: Sequence[int], launcher: int) -> Job | None:
     return job_of(order, passed, None, name, how=_BY_ARGUMENT)
 
 
-def alone(pid: int) -> Job:
-    """Return a process that has started others as a job of its own."""
-    return Job({0: pid}, 1, f"process {pid}", notes=(_ALONE.format(pid),))
+def alone(pid: int, why: str = _IDLE) -> Job:
+    """Return a process that has started others as a job of its own.
+
+    Args:
+        why: The reason why the others are no ranks, for the report.
+    """
+    return Job({0: pid}, 1, f"process {pid}", notes=(_ALONE.format(pid, why),))
 
 
 def job_of(

@@ -84,6 +84,19 @@ def test_no_answer():
 def test_outer():
     hold("lock", int(os.environ.get("RANK", os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])))
 
+def listen(pipe):
+    pipe.recv()
+
+def test_pipes():
+    context = multiprocessing.get_context("spawn")
+    pairs = [context.Pipe() for _ in range(2)]
+    [context.Process(target=listen, args=(theirs,)).start() for _, theirs in pairs]
+    assert [mine.recv() for mine, _ in pairs]
+
+def test_nested():
+    subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly",
+                    "test_it.py::test_pool"], capture_output=True)
+
 def test_key():
     import torch.distributed as dist
     rank = int(os.environ["PYTEST_XDIST_WORKER"][2:])
@@ -201,6 +214,18 @@ def test_a_test_that_waits_alone_is_named_and_the_run_is_stopped(start: Start) -
     assert f"{LINE}test_no_answer; it has no ranks, so the run is stopped" in out
     assert "the test itself waits at test_it.py:" in out
     assert "KeyboardInterrupt" in out
+
+
+def test_a_test_that_its_ranks_wait_for_is_named(start: Start) -> None:
+    """Both sides of their pipes listen."""
+    run = start("--multihost-watch", "test_it.py::test_pipes")
+    assert "the test itself waits at test_it.py:" in read_until(run, f"{LINE}test_pipes")
+
+
+def test_a_pytest_that_a_test_has_started_is_watched(start: Start) -> None:
+    """The ranks are those of the inner test, not its process."""
+    run = start("--multihost-watch", "test_it.py::test_nested")
+    assert "rank 0 waits for a lock that rank 1 holds" in read_until(run, f"{LINE}test_pool")
 
 
 def test_any_command_can_be_watched(start: Start) -> None:

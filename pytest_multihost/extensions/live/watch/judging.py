@@ -84,6 +84,9 @@ def judged(job: Job) -> SeenJob:
     return judge_job(job, LocalReader(job, context), context)
 
 
+_WAIT_FOR_IT = "its children wait for none of them"
+
+
 def judged_with_test(job: Job, pid: int) -> tuple[Job, SeenJob]:
     """Judge a job that a test has started; where its ranks wait for the test, the test itself.
 
@@ -96,7 +99,7 @@ def judged_with_test(job: Job, pid: int) -> tuple[Job, SeenJob]:
     seen = judged(job)
     waits_for_nobody = seen.judged.diagnosis is None and not seen.left_behind
     if seen.is_proven and waits_for_nobody and job.within == pid:
-        job = replace(alone(pid), within=pid, alarmed=job.alarmed, controllers=job.controllers)
+        job = replace(alone(pid, _WAIT_FOR_IT), within=pid, alarmed=job.alarmed)
         return job, judged(job)
     return job, seen
 
