@@ -49,6 +49,8 @@ test, as a hang does."""
 _AGENTS_LOOK = ("/elastic/agent/server/api.py", "_invoke_run")
 """The same of torchrun. The function also starts ranks, ends them, and waits for other machines."""
 
+_SHELLS = frozenset({"sh", "dash", "ash", "busybox"})
+
 _WAIT, _WAIT_UNTIL = ("/subprocess.py", "_wait"), "endtime"
 _SECONDS = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
 
@@ -98,6 +100,18 @@ def looks_in_turns(
         if until_s is not None:
             found[pid] = until_s
     return found
+
+
+def waiting_shells(now: KernelSnapshot) -> Mapping[int, float]:
+    """Return the shells that only wait for their children, as `looks_in_turns` does.
+
+    The builtin ``wait`` of dash waits for the signal that a child's end sends.
+    """
+    return {
+        each.pid: NEVER
+        for each in now.processes
+        if each.name in _SHELLS and each.main is not None and each.main.call == "rt_sigsuspend"
+    }
 
 
 def _serves(pid: int) -> bool:

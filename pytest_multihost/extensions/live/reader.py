@@ -39,6 +39,7 @@ from pytest_multihost.extensions.live.parents import (
     looks_in_turns,
     programs_between,
     threads_of_others,
+    waiting_shells,
     without,
 )
 from pytest_multihost.extensions.live.processes import (
@@ -235,7 +236,10 @@ class LocalReader:
             },
             lines=tuple(dict.fromkeys(line for each in dumps for line in self._lines(each))),
             left=left_behind(awaited_files(threads)),
-            in_turns=looks_in_turns(around, [each.pid for each in now.processes]),
+            in_turns={
+                **waiting_shells(now),
+                **looks_in_turns(around, [each.pid for each in now.processes]),
+            },
             are_parents_busy=any(
                 label in _POLLS or activity.ends_in_s is not None
                 for label, activity in main_labels(above, self._parents.shallow_snapshot()).values()

@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders import kernel_snapshot
 
 from pytest_multihost.core.watch.probes import SpiedThread
-from pytest_multihost.extensions.live.parents import looks_in_turns, threads_of_others
-from pytest_multihost.testing import Frame
+from pytest_multihost.extensions.live.parents import (
+    looks_in_turns,
+    threads_of_others,
+    waiting_shells,
+)
+from pytest_multihost.testing import Frame, Process, Thread
 
 pytestmark = pytest.mark.unit
 
@@ -80,6 +85,19 @@ def test_torchrun_only_looks_while_its_loop_sleeps() -> None:
 def set_name(name: bytes) -> None:
     """Name this process."""
     Path(f"/proc/{os.getpid()}/comm").write_bytes(name.strip(b"\n\0"))
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "waits"),
+    [("sh", "rt_sigsuspend", True), ("sh", "read", False), ("python", "rt_sigsuspend", False)],
+)
+def test_a_shell_that_waits_for_a_signal_waits_for_its_children(
+    name: str, call: str, *, waits: bool
+) -> None:
+    """Another program may wait for a signal of anybody."""
+    main = Thread(tid=7, call=call)
+    found = Process(pid=7, rank=None, is_rank=False, name=name, threads=(main,))
+    assert waiting_shells(kernel_snapshot(found)) == ({7: NEVER} if waits else {})
 
 
 def test_a_loop_of_the_users_own_may_do_anything() -> None:
