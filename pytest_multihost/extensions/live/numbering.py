@@ -87,7 +87,7 @@ def alone(pid: int, why: str = _IDLE) -> Job:
     """Return a process that has started others as a job of its own.
 
     Args:
-        why: The reason why the others are no ranks, for the report.
+        why: Why the others do not count as ranks, for the report.
     """
     return Job({0: pid}, 1, f"process {pid}", notes=(_ALONE.format(pid, why),))
 

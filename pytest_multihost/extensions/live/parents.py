@@ -43,7 +43,7 @@ _LOOKS = (
     ("/common.py", "_launch_daemonic_procs"),
     ("/xdist/dsession.py", "loop_once"),
 )
-"""Functions that only wait for ranks, or for what xdist's workers say. Their own limits fail the
+"""Functions that only wait for ranks, or for messages of xdist's workers. Their own limits fail the
 test, as a hang does."""
 
 _AGENTS_LOOK = ("/elastic/agent/server/api.py", "_invoke_run")
