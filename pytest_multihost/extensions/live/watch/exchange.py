@@ -70,7 +70,7 @@ def tell(folder: Path, pid: int, told: Told) -> None:
     text = json.dumps(to_json(told)).encode()
     file = os.open(f"{folder}/{pid}{_TEST}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, b"%08x %s\n" % (zlib.crc32(text), text))  # what is behind it stays
+        os.write(file, b"%08x %s\n" % (zlib.crc32(text), text))  # the rest of a longer line stays
     finally:
         os.close(file)
 
@@ -89,7 +89,7 @@ _TRIES = 5
 
 
 def _told(path: Path) -> Told | None:
-    """Return what a process has told; None if its line is never whole."""
+    """Return the message of a process; None if its line is never whole."""
     for _ in range(_TRIES):
         try:
             checksum, _, text = path.read_bytes().partition(b"\n")[0].partition(b" ")

@@ -49,7 +49,7 @@ class Team:
     """The workers of xdist that run the same test at once, as with ``--dist=each``.
 
     Attributes:
-        living: Those that run it now.
+        living: The workers that run it now.
         gone: How many have ended while they ran it.
         size: How many workers there were at first; 0: unknown.
     """

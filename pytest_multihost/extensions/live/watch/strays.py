@@ -15,7 +15,7 @@ from pytest_multihost.extensions.live.watch.option import FOLDER
 
 
 def strays_of(child: int, folder: str) -> tuple[int, ...]:
-    """Return the processes that the child of this watcher, or what it has started, left behind.
+    """Return the processes that the child of this watcher, or a descendant of it, left behind.
 
     Each has the variable of this watcher, or is in the session of the child, or is a copy of it.
 
