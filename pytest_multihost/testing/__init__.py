@@ -7,13 +7,13 @@ define them may change. In a scripted world, each step happens some seconds afte
 a message:
 
     >>> from pathlib import Path
-    >>> from pytest_multihost.core.launch import Frame as MessageFrame
+    >>> from pytest_multihost.core.launch import WireFrame
     >>> clock = ManualClock()
     >>> launcher = ScriptedLauncher(clock, [*well_behaved(0), *well_behaved(1, stays_in="call")])
     >>> world = launcher.start(make_spec(2), directory=Path("logs"), scratch=Path("scratch"))
     >>> [event.kind for event in world.wait(1.0) if event.rank == 1]
     ['forked', 'hello', 'ready']
-    >>> world.send(1, MessageFrame(Release("go")))
+    >>> world.send(1, WireFrame(Release("go")))
     >>> [event.kind for event in world.wait(1.0)], world.wait(1.0), clock.now()
     (['phase', 'report', 'phase'], [], 1.0)
 """
