@@ -1,7 +1,7 @@
 """What does a passing test hide? Score what sweeps find in the corpus of latent weaknesses.
 
     python benchmarks/latent.py [--budget SECONDS] [--only NAME] [--backend NAME] [--json FILE]
-                                [--repeat TIMES] [--keep FOLDER] [--every NUMBER]
+                                [--repeat TIMES] [--times TIMES] [--keep FOLDER] [--every NUMBER]
     python benchmarks/latent.py --by-hand [...]
     python benchmarks/latent.py --undisturbed 5 [...]
 
@@ -16,6 +16,9 @@ anything is found in a robust program.
 --repeat repeats the witness of each program so many times by its token, and counts how often ranks
 hang or are left waiting again, or the run is wrong again. Then it exits with 1 if a witness does
 not show that each time.
+
+--times sweeps each program so many times in a row, and counts how often the status and the lines of
+all weaknesses are those of the first sweep. Then it exits with 1 if they are not each time.
 
 --by-hand runs each latent program with the fault that is written beside it instead: does it hang
 then, or leave ranks waiting for one that has failed, or is it wrong, and is a line named that is
@@ -127,6 +130,7 @@ class Swept:
         seconds: How long it took.
         keeps_budget: Whether that was at most 1.2 times the budget and the test's own time.
         costs: What each kind of disturbance has cost and found.
+        weaknesses: The lines of the culprits and of the waiting ranks, of all weaknesses.
     """
 
     name: str
@@ -145,6 +149,7 @@ class Swept:
     seconds: float = 0.0
     keeps_budget: bool = True
     costs: Mapping[str, Cost] = field(default_factory=dict)
+    weaknesses: Sequence[str] = ()
 
     @property
     def word(self) -> str:
@@ -169,8 +174,14 @@ def main() -> int:
         rows = list(_printed(_run_by_hand(programs)))
         failures = _summary_by_hand(rows)
     else:
-        rows = list(_printed(_sweep(programs, options.budget, options.repeat, options.keep)))
-        failures = summary(rows)
+        rows = list(
+            _printed(
+                row
+                for _ in range(options.times)
+                for row in _sweep(programs, options.budget, options.repeat, options.keep)
+            )
+        )
+        failures = [*summary(rows), *(_unlike(rows) if options.times > 1 else ())]
     if options.json:
         text = json.dumps([asdict(row) for row in rows], indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8")
@@ -188,6 +199,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=60, help="seconds for each sweep")
     parser.add_argument("--repeat", type=int, default=0, help="so many times, each witness")
     parser.add_argument("--json", default="", help="file for the scores")
+    parser.add_argument("--times", type=int, default=1, help="so many sweeps of each program")
     parser.add_argument("--every", type=int, default=1, help="only the first of so many programs")
     parser.add_argument("--keep", default="", help="folder for copies of all sweep.json")
     return parser.parse_args()
@@ -381,7 +393,25 @@ def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | N
         seconds=found["duration_s"],
         keeps_budget=found["duration_s"] <= MOST * found["budget_s"] + _usual_s(found),
         costs=costs(found),
+        weaknesses=sorted(map(_lines_text, found["weaknesses"])),
     )
+
+
+def _lines_text(weakness: Mapping[str, Any]) -> str:
+    witness = weakness["witness"]
+    places = [each or {} for each in (witness["culprit"], witness["waiting"])]
+    return " <- ".join(f"{each.get('file')}:{each.get('line')}" for each in places)
+
+
+def alike(rows: Sequence[Swept]) -> list[bool]:
+    """Return of each sweep whether it is like the first one of its program."""
+    first: dict[str, Swept] = {}
+    for row in rows:
+        first.setdefault(row.name, row)
+    return [
+        (row.status, row.weaknesses) == (first[row.name].status, first[row.name].weaknesses)
+        for row in rows
+    ]
 
 
 def _usual_s(found: Mapping[str, Any]) -> float:
@@ -603,6 +633,13 @@ def summary(rows: Sequence[Swept]) -> list[str]:
         (any(row.word == "UNSWEPT" for row in rows), "every program is swept"),
     ]
     return [text for is_missed, text in limits if is_missed]
+
+
+def _unlike(rows: Sequence[Swept]) -> list[str]:
+    """Print how many sweeps of a program were like its first one, and return what is not met."""
+    found = alike(rows)
+    print(f"like the first time {_share(found)}")
+    return [] if all(found) else ["every sweep of a program shows the same"]
 
 
 def _print_costs(rows: Sequence[Swept]) -> None:

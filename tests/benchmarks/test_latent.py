@@ -268,6 +268,14 @@ def test_the_score_counts_wrong_results_apart(
     assert "  wrong             0.0% (0 of 1)" in rows
 
 
+def test_sweeps_of_one_program_are_alike_if_they_show_the_same_lines(latent: ModuleType) -> None:
+    """In status and weaknesses, whatever the order of programs."""
+    first = latent.Swept("one", "gloo x 3", "late", "failed", weaknesses=["a.py:1 <- a.py:2"])
+    other = latent.Swept("two", "gloo x 3", "late", "passed")
+    rows = [first, other, first, replace(first, weaknesses=[]), replace(other, status="failed")]
+    assert latent.alike(rows) == [True, True, True, False, False]
+
+
 def test_a_part_of_the_corpus_has_programs_of_all_modules(latent: ModuleType) -> None:
     """So a short run still tells of each kind."""
     programs = {"late.py": {"a": {}, "b": {}, "c": {}}, "fails.py": {"d": {}, "e": {}}}

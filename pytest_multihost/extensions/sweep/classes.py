@@ -142,6 +142,8 @@ _NOT_OF_THE_TEST = (
     *("*/.pytest_multihost/*", "*/.pytest_cache/*", "*/.coverage*", "*/pytest.ini"),
     # Caches of compilers are machine-wide, made to be shared, and warm or cold by chance.
     *("*torchinductor_*", "*/triton/*", "*/.triton/*", "*/jax_cache*", "*/.cache/*"),
+    # Sockets and folders of multiprocessing have random names, so no later run comes to them.
+    *("*/listener-????????", "*/pymp-????????*"),
     # Libraries of the system and extension modules; other libraries may be built by the test.
     *("/lib/*", "/lib64/*", "*.cpython-*.so", "*.abi3.so"),
 )

@@ -297,6 +297,7 @@ def test_functions_are_disturbed_on_request_only() -> None:
         "*/torchinductor_me/fx/a",
         "*/.pytest_multihost/x/rank-0.log",
         "*/train.py",
+        "*/sockets/listener-m99usge7",
     ],
 )
 def test_what_is_not_the_tests_own_is_not_disturbed(path: str) -> None:
