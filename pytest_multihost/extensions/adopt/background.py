@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -214,6 +214,7 @@ class Background:
     Attributes:
         call: Starts them.
         answers: The exit codes of their functions.
+        folder: Has the answers, and the tracebacks.
         is_over: Whether their world has ended.
         attempt: Their world, once it has been reported.
     """
@@ -221,7 +222,7 @@ class Background:
     call: PreparedCall
     answers: Answers
     size: int
-    kept: ExitStack
+    folder: TemporaryDirectory[str]
     is_over: bool = False
     attempt: CompletedAttempt | None = None
     test: WaitingTest = field(init=False)
@@ -341,10 +342,13 @@ class Background:
         is_reported = self.attempt is not None or self._ended is None
         if not is_reported and (attempt := self.report()) and is_failed and not is_late:
             note_call(attempt)
+
+    def close(self) -> None:
+        """Close the sentinels: the test's fixtures are gone, too."""
         for ends in self._pipes:
             for each in ends:
                 os.close(each)
-        self.kept.close()
+        self.folder.cleanup()
 
 
 @dataclass(slots=True)
@@ -367,10 +371,9 @@ class Backgrounds:
         self, fn: Callable[..., object], args: Sequence[Any], nprocs: int, *, daemon: bool
     ) -> Any:  # noqa: ANN401 - torch's
         """Start ranks; return torch's `ProcessContext`."""
-        kept = ExitStack()
-        folder = kept.enter_context(TemporaryDirectory(prefix="multihost-"))
-        errors = [str(Path(folder, f"error-{rank}.pickle")) for rank in range(nprocs)]
-        answers = Answers(folder)
+        folder = TemporaryDirectory(prefix="multihost-")
+        errors = [str(Path(folder.name, f"error-{rank}.pickle")) for rank in range(nprocs)]
+        answers = Answers(folder.name)
 
         def run(rank: int) -> None:
             work = (fn, rank, args, errors[rank])
@@ -378,7 +381,7 @@ class Backgrounds:
             answers.give(rank, exit_code_of(process))
 
         call = prepare_call(run, nprocs, leaves=True)
-        world = Background(call, answers, nprocs, kept)
+        world = Background(call, answers, nprocs, folder)
         self._begins = [world.kind()]
         try:
             world.start()
@@ -396,6 +399,11 @@ class Backgrounds:
         """End the ranks that still run, because the test's function is over."""
         for each in self.worlds:
             each.end(is_failed=is_failed)
+
+    def close(self) -> None:
+        """Forget them: the test is over."""
+        for each in self.worlds:
+            each.close()
         self.worlds.clear()
 
 

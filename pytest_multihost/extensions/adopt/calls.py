@@ -101,14 +101,15 @@ class AdoptedCalls:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         """End the ranks that still run when the test's function is over."""
-        self._is_call, is_failed = True, True
+        self._is_call, is_failed = True, False
         try:
-            result = yield
-            is_failed = False
+            return (yield)
+        except (Exception, pytest.fail.Exception):
+            is_failed = True  # and it is not skipped or interrupted
+            raise
         finally:
             self._is_call = False
             self.backgrounds.end(is_failed=is_failed)
-        return result
 
     def pytest_unconfigure(self) -> None:
         """Restore the makers of pools."""
@@ -133,6 +134,7 @@ class AdoptedCalls:
             with self.groups.replacing():
                 return (yield)
         finally:
+            self.backgrounds.close()
             for home, real in kept:
                 home.start_processes = real  # type: ignore[attr-defined]
 

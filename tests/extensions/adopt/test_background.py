@@ -86,8 +86,16 @@ def test_stops_one_for_a_while():
     os.kill(context.pids()[1], signal.SIGCONT)
     join(context)
 
-def test_leaves_them():
-    start(sleeps, 100_000).join(timeout=0)
+def test_leaves_them(request):
+    context = start(sleeps, 100_000)
+    assert context.join(timeout=0) is False
+
+    def look():
+        assert not any(each.is_alive() for each in context.processes)
+        with pytest.raises(mp.ProcessExitedException):
+            context.join()
+
+    request.addfinalizer(look)
 """,
     *ARGS,
 )
@@ -96,6 +104,7 @@ def test_a_test_goes_on_while_its_ranks_run(worlds: Worlds) -> None:
     pytest.importorskip("torch")
     worlds.run.assert_outcomes(passed=6)
     assert len(worlds.all_verdicts) == 6
+    assert not any(each["outcome"] == "hung" for each in worlds.all_verdicts)
 
 
 @pytest.mark.program(
