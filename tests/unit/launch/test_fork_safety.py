@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import threading
 from types import FrameType, ModuleType
 
 import pytest
 
-from pytest_multihost.core.launch.server.fork_safety import call_fork_problems, is_idle_neighbour
+from pytest_multihost.core.launch.server.fork_safety import (
+    call_fork_problems,
+    is_idle_neighbour,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -60,3 +66,38 @@ def test_a_problem_names_the_thread_and_its_place() -> None:
     thread.join()
     assert "of the user, in " in problem
     assert "threading.py:" in problem
+
+
+FORKS = """
+import ctypes, os, threading, time
+from pytest_multihost.core.launch.server.fork_safety import clear_stacks
+
+def remains(ident):
+    page = ident // 4096 * 4096
+    return any(ctypes.string_at(page - 4 * 4096, 4 * 4096))
+
+threads = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(3)]
+for each in threads:
+    each.start()
+idents = [each.ident for each in threads]
+for each in threads:
+    each.join()
+assert all(map(remains, idents)), "nothing to clear"
+pid = os.fork()
+if pid == 0:
+    clear_stacks([])
+    is_clear = not any(map(remains, idents))
+    again = threading.Thread(target=int)
+    again.start()
+    again.join()
+    os._exit(is_clear)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="ended threads are not found there")
+def test_a_forked_child_gets_no_remains_of_ended_threads() -> None:
+    """Its next threads get their stacks, as after the dumps of a hang, and run as usual."""
+    command = [sys.executable, "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "1"

@@ -12,6 +12,7 @@ permitted: they hold locks of their own plugin at most.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -31,6 +32,8 @@ _SETTLE_S = 0.2
 _STACK_SIZE = 8 << 20
 """That of a thread, as glibc has it by default; of a smaller stack all is emptied, of a larger one
 the part that is in use first."""
+_DATA_SIZE = 64 << 10
+"""At most so far from the end of its stack are the C library's data about a thread."""
 _FORK_SAFE = frozenset({"jemalloc_bg_thd"})
 """Names of threads whose own fork handlers leave nothing locked in the child.
 
@@ -90,24 +93,48 @@ def other_threads() -> list[int]:
 
 
 def clear_stacks(threads: Sequence[int]) -> None:
-    """In a forked child, empty the stacks of threads that only the parent has.
+    """In a forked child, empty the stacks of threads that only the parent has, or has had.
 
     The C library gives them to the next threads of the child, and would give return addresses of
-    Python's with them: a thread of a runtime's would seem to run the test's code,
-    and nothing could be proven.
+    Python's with them: a runtime's thread would look as if it might run the test's code, and
+    nothing could be proven.
 
     Args:
-        threads: Their identifiers: the addresses of the C library's data about them, which lie at
-            the end of their stacks.
+        threads: The identifiers of living threads: the addresses of the C library's own data, which
+            lie at the end of their stacks.
     """
     page, size = os.sysconf("SC_PAGE_SIZE"), threading.stack_size() or _STACK_SIZE
-    for ident in threads:
+    found = _writable_memory()
+    ended = [
+        _thread_of(first, last) for first, last in found if size - 2 * page <= last - first <= size
+    ]
+    for ident in {*threads, *filter(None, ended)}:
         end = ident // page * page
         start = end - size + 4 * page
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            first, last = (int(each, 16) for each in line.split(maxsplit=1)[0].split("-"))
-            if first <= end < last and "rw-p" in line:
+        for first, last in found:
+            if first <= end < last:
                 forget_memory(max(first, start), end)
+
+
+def _writable_memory() -> list[tuple[int, int]]:
+    """Return the addresses of this process's private writable mappings."""
+    lines = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    spans = (words[0].split("-") for words in lines if words[1] == "rw-p")
+    return [(int(first, 16), int(last, 16)) for first, last in spans]
+
+
+def _thread_of(first: int, last: int) -> int:
+    """Return the identifier of the thread whose stack a mapping is, or was; 0: of none.
+
+    On x86-64 the data of the C library about a thread have their own address twice.
+    """
+    size = min(_DATA_SIZE, last - first)
+    words = memoryview(ctypes.string_at(last - size, size)).cast("Q")
+    for number in range(0, len(words) - 2, 8):
+        address = last - size + 8 * number
+        if words[number] == words[number + 2] == address:
+            return address
+    return 0
 
 
 def is_idle_neighbour(thread: threading.Thread | None, frames: Sequence[FrameType]) -> bool:
