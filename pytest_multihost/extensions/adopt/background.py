@@ -67,6 +67,8 @@ class WaitingTest:
     facts: tuple[RankFacts, ...] = ()
     threads: frozenset[str] | None = None
     _waits: str = "all"  # until they run
+    _begun: int = 0
+    _noted: int = 0
     _turn_s: float | None = None
     _waited: list[tuple[float, float]] = field(default_factory=list)
     _limited_s: float = 0.0
@@ -80,6 +82,7 @@ class WaitingTest:
                 for some time only.
         """
         before, began_s = self._waits, monotonic()
+        self._begun += not before
         self._waits = before or what
         try:
             yield
@@ -102,6 +105,11 @@ class WaitingTest:
         has_died = any(each.has_died for each in self.facts)
         return self._waits == "all" or (self._waits == "one" and not has_died)
 
+    @property
+    def _may_judge(self) -> bool:
+        """Whether the test waits, and all snapshots are younger than its wait."""
+        return self._is_waiting and self._noted == self._begun
+
     def service(self) -> Service:
         """Return the world's service."""
         return Service(
@@ -109,9 +117,9 @@ class WaitingTest:
             interval_s=lambda: _TURN_S,
             after=self._after,
             due=self._due,
-            is_acting=lambda _: not self._is_waiting,
+            is_acting=lambda _: not self._may_judge,
             only_observes=True,
-            permits_proof=lambda _: self._is_waiting and self._is_alone(),
+            permits_proof=lambda _: self._may_judge and self._is_alone(),
             check=self._check,
             held_s=self._held_s,
         )
@@ -138,7 +146,8 @@ class WaitingTest:
         self._turn_s = turn.now
         self.facts = tuple(turn.facts)
         self.changed()
-        return ()
+        before, self._noted = self._noted, self._begun
+        return [Action(moves_at_s=turn.now)] if before != self._noted else ()
 
     def _held_s(self, since_s: float, until_s: float) -> float:
         """Return for how long the test did not wait; 0 once all its limits make its timeout."""

@@ -170,10 +170,13 @@ def test_ranks_that_others_may_use_start_as_before(worlds: Worlds) -> None:
     )
 
 
+def _turn(test: WaitingTest, now: float) -> Turn:
+    return Turn(now=now, facts=test.facts, deadline_s=99, horizon_s=99, is_last=True)
+
+
 def _turns(test: WaitingTest, *times: float) -> None:
-    due = test.service().due
     for now in times:
-        due(Turn(now=now, facts=test.facts, deadline_s=99, horizon_s=99, is_last=True))
+        test.service().due(_turn(test, now))
 
 
 def _test(facts: tuple[RankFacts, ...] = ()) -> WaitingTest:
@@ -198,6 +201,21 @@ def test_only_the_time_in_which_the_test_waits_counts() -> None:
 
 
 @pytest.mark.unit
+def test_what_was_seen_before_a_wait_is_no_evidence() -> None:
+    """Between two waits the test may have moved its ranks."""
+    test = _test()
+    service = test.service()
+    test.goes_on()
+    for _ in range(2):
+        with test.waiting("all"):
+            assert service.is_acting(1.0)
+            [action] = service.due(_turn(test, 1.0))
+            assert action.moves_at_s == 1.0
+            assert not service.due(_turn(test, 2.0))
+            assert not service.is_acting(2.0)
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("what", "waits"), [("all", True), ("one", False), ("limited", False)], ids=str
 )
@@ -207,6 +225,7 @@ def test_a_test_that_waits_for_one_rank_may_have_ended_another(what: str, waits:
     test = _test((RankFacts(0), died))
     test.goes_on()
     with test.waiting(what):
+        _turns(test, 1.0)
         assert test.service().is_acting(2.0) is not waits
 
 
