@@ -37,9 +37,9 @@ def replacing(refusals: Refusals) -> Iterator[list[SessionPool]]:
     module: Any = multiprocessing.pool
     real = module.Pool
 
-    def make(processes: int | None = None, *args: Any, **options: Any) -> Any:  # noqa: ANN401
-        if RUNNING or processes is None:
-            return real(processes, *args, **options)
+    def make(cls: type, processes: int | None = None, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        if cls is not stand_in or RUNNING or processes is None:
+            return object.__new__(cls)  # also of a library's own class of pools
         initializer, initargs = (*args, None, None)[:2]
         first = options.get("initializer", initializer)
         given = tuple(options.get("initargs", initargs) or ())
@@ -49,10 +49,8 @@ def replacing(refusals: Refusals) -> Iterator[list[SessionPool]]:
         made.append(pool)
         return pool
 
-    for name, each in vars(real).items():  # a pool finds its own functions by this name
-        if isinstance(each, staticmethod | classmethod):
-            setattr(make, name, getattr(real, name))
-    module.Pool = make
+    stand_in = type(real.__name__, (real,), {"__new__": make})
+    module.Pool = stand_in
     try:
         yield made
     finally:

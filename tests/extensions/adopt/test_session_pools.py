@@ -28,8 +28,11 @@ def pytest_sessionfinish():
 """
 
 TESTS = """
-import multiprocessing, os, pytest
+import multiprocessing, multiprocessing.pool, os, pytest
 from conftest import STATE
+
+class OfALibrary(multiprocessing.pool.Pool):
+    pass
 
 def state(rank, factor):
     return {**STATE, "times": rank * factor}
@@ -62,6 +65,7 @@ def test_more_tasks_than_processes():
 def test_own():
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(abs, [-1, -2]) == [1, 2]
+    assert issubclass(OfALibrary, multiprocessing.pool.Pool)
 """
 
 
