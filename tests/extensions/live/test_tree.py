@@ -11,6 +11,18 @@ import pytest
 
 from pytest_multihost.extensions.live.watch.tree import Tree, read_tree
 
+FIRST = """
+import os, sys, tempfile, time
+from pathlib import Path
+from pytest_multihost.extensions.live.watch.watcher import Watcher
+watcher = Watcher(os.getpid(), Path(tempfile.gettempdir()) / "nowhere")
+assert not any("judging" in name for name in sys.modules)
+begun_s, own_s = time.thread_time(), watcher.used_s()
+assert not watcher._is_rank(os.getpid())
+assert any("judging" in name for name in sys.modules)
+print((watcher.used_s() - own_s) / (time.thread_time() - begun_s))
+"""
+
 pytestmark = pytest.mark.processes
 
 SPIN = """
@@ -38,6 +50,12 @@ def test_ranks_that_wait_for_a_processor_are_not_idle() -> None:
         assert len(below) == 3
         assert now.used_since(before, below) > 1.5 * now.ran_since(before, below)
         run.stdin.close()
+
+
+def test_the_import_for_the_first_look_does_not_delay_the_next_reading() -> None:
+    """The time to it grows with what a reading costs, and would be a minute and a half."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, check=True)
+    assert float(done.stdout) < 0.2
 
 
 def test_a_parent_comes_before_its_children() -> None:
