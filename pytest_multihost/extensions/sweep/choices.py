@@ -63,7 +63,7 @@ class Weight(IntEnum):
     LATE_ALONE = 45
 
 
-# Of 66 sweeps with a budget of 60 s, 47 of programs with a weakness and 19 of sound ones:
+# Of 66 sweeps of programs of the latent corpus, sound ones among them, with a budget of 60 s each:
 # `benchmarks/latent.py --keep FOLDER`, then `benchmarks/choices.py FOLDER`.
 MEASURED: Mapping[Weight, tuple[int, int]] = {
     Weight.ELAPSED: (3, 3),
