@@ -217,7 +217,7 @@ def queue_of_indices(*args: TorchObject, **kwargs: TorchObject) -> TorchObject:
 def registries_of(module: TorchObject) -> Iterator[tuple[str, Registry, Registry]]:
     """Yield the name of each module in a module, and the registries of its parameters and buffers.
 
-    A registry is the module's own, so it has later registrations and assignments, too.
+    A registry is the module's own, so later registrations and assignments are in it.
     """
     for name, each in module.named_modules():
         yield name, each._parameters, each._buffers

@@ -1,7 +1,7 @@
 """Whether other users may have made, or may replace, a file that this user's processes trust.
 
 That takes more than the file: a user who may rename one of the folders above it replaces it as
-    well.
+well.
 """
 
 from __future__ import annotations

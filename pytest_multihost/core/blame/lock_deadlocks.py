@@ -19,7 +19,7 @@ def as_lock_cycle(cause: Cause, result: WorldResult) -> Cause:
     """Return the cause as `deadlock` if the culprit's threads wait for each other in a cycle.
 
     One thread that waits for a lock of its own is not a cycle: the rank stays a straggler, or
-        stuck.
+    stuck.
     """
     if kind_of(cause.kind).culprit != "still" or len(cause.culprits) != 1:
         return cause

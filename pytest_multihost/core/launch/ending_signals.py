@@ -49,7 +49,7 @@ def interrupt_on_signals() -> None:
 
     nohup ignores SIGHUP; another plugin or an attached run may have its own handlers. A starter may
     have ignored SIGCHLD: then the kernel forgets a child that ends, and no process can wait for
-        one.
+    one.
     """
     with contextlib.suppress(ValueError):
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:

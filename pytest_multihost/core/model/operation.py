@@ -141,7 +141,7 @@ class Operation:
         group_title: The program's name for the group; for the reader only, and mostly empty.
         has_members: Whether all of `group` is known to take part, not only a part of it.
         group_size: How many members its group has if they are not all known, or are not ranks; then
-            `group` has the known members. 0 if that is unknown, too. None if all are known.
+            `group` has the known members. 0 if the size is unknown. None if all are known.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
             if unknown.
         peer: The other rank of a transfer.

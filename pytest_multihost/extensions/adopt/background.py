@@ -353,7 +353,7 @@ class Background:
             note_call(attempt)
 
     def close(self) -> None:
-        """Close the sentinels: the test's fixtures are gone, too."""
+        """Close the sentinels, once the test's fixtures are gone."""
         for ends in self._pipes:
             for each in ends:
                 os.close(each)

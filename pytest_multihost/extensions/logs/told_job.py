@@ -1,6 +1,6 @@
 """Joins the facts in the lines of a job's logs to a world, and judges it like any other.
 
-A fact that the log lacks is unknown: a rank without a line may have been waiting, too. So the
+A fact that the log lacks is unknown: a rank without a line may also have been waiting. So the
 headline names the condition under which it is true, and no verdict from logs is certain.
 """
 
