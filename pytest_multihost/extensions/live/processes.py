@@ -139,7 +139,7 @@ def membership_of(pid: int) -> Membership:
         MultihostError: It is gone, may not be read, or has no variables of a launcher.
     """
     try:
-        variables = _environment(pid)
+        variables = environment_of(pid)
     except FileNotFoundError:
         raise MultihostError(
             f"there is no process {pid}", remedy="List the processes: pgrep -af python"
@@ -168,13 +168,17 @@ def membership_if_any(pid: int) -> Membership | None:
         PermissionError: It may not be read.
     """
     try:
-        return read_membership(_environment(pid))
+        return read_membership(environment_of(pid))
     except (FileNotFoundError, ProcessLookupError, SettingError):
         return None
 
 
-def _environment(pid: int) -> dict[str, str]:
-    """Return the variables with which a process was started."""
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the variables with which a process was started.
+
+    Raises:
+        OSError: It is gone, or may not be read.
+    """
     data = read_some(f"/proc/{pid}/environ")
     pairs = (each.partition(b"=") for each in data.split(b"\0"))
     return {name.decode(errors="replace"): v.decode(errors="replace") for name, _, v in pairs}

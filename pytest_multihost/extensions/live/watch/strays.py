@@ -10,7 +10,7 @@ import os
 from pytest_multihost.core.procfs import process_ids
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.extensions.live.parents import ancestors, is_manager, is_watcher
-from pytest_multihost.extensions.live.processes import command_words, read_some
+from pytest_multihost.extensions.live.processes import command_words, environment_of
 from pytest_multihost.extensions.live.watch.option import FOLDER
 
 
@@ -27,21 +27,23 @@ def strays_of(child: int, folder: str) -> tuple[int, ...]:
         return ()
     reapers = {1, *ancestors(os.getpid())}
     spared = {os.getpid(), child, *reapers}
-    words, mark = command_words(child), f"{FOLDER}={folder}"
+    words = command_words(child)
     found = []
     for pid in process_ids():
         stat = read_stat(f"/proc/{pid}") if pid not in spared else None
         if stat is None or stat.parent not in reapers or stat.started_s < top.started_s:
             continue
-        is_ours = stat.session == top.session or _has(pid, mark) or command_words(pid) == words
+        is_ours = (
+            stat.session == top.session or _is_marked(pid, folder) or command_words(pid) == words
+        )
         if stat.state != "Z" and is_ours and not (is_watcher(pid) or is_manager(stat.name)):
             found.append(pid)
     return tuple(found)
 
 
-def _has(pid: int, mark: str) -> bool:
-    """Return whether a process was started with a variable."""
+def _is_marked(pid: int, folder: str) -> bool:
+    """Return whether a process was started below the watcher with a folder."""
     try:
-        return mark.encode() in read_some(f"/proc/{pid}/environ").split(b"\0")
+        return environment_of(pid).get(FOLDER) == folder
     except OSError:  # it is gone, or another user's
         return False
