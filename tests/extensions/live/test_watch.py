@@ -116,6 +116,11 @@ def test_naps():
 def test_fails():
     assert os.getppid() != 1 and not 1
 
+def test_imports():
+    rooms = ["attempt", "blame", "engine", "report"]
+    assert os.environ["PYTEST_MULTIHOST_WATCHED"]
+    assert [room for room in rooms if f"pytest_multihost.core.{room}" in sys.modules] == []
+
 if __name__ == "__main__":
     test_hang(pathlib.Path.cwd())
 """
@@ -260,6 +265,14 @@ def test_the_status_is_pytests(start: Start) -> None:
     out, _ = run.communicate(timeout=120)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED
     assert "multihost watch" not in out
+
+
+def test_a_watched_run_without_worlds_imports_nothing_that_runs_or_judges_worlds(
+    start: Start,
+) -> None:
+    """Such an import takes half a second of a processor, which short suites notice."""
+    out, _ = start("--multihost-watch", "test_it.py::test_imports").communicate(timeout=100)
+    assert "1 passed" in out, out
 
 
 def test_a_signal_to_the_first_process_reaches_pytest(start: Start) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.pytest_plugin.item import MultihostItem
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer_to, tell
 from pytest_multihost.extensions.live.watch.option import IN_WORKER, WORKERS
+from pytest_multihost.hookspecs import hookimpl
 
 _SECTION = "multihost watch: for whom the ranks waited"
 _FOLDER = "watched"
@@ -27,16 +27,24 @@ class WatchedTests:
 
     Attributes:
         number: The number of the present test.
+        is_shown: Whether its report has the page already.
+        worlds: The tests that are worlds, which their own controller watches.
     """
 
     folder: Path
     number: int = 0
     is_shown: bool = False
+    worlds: set[pytest.Item] = field(default_factory=set)
 
     @classmethod
     def of(cls, folder: str) -> WatchedTests:
         """Return the hooks for the folder of a watcher."""
         return cls(Path(folder))
+
+    @hookimpl
+    def pytest_multihost_collected(self, items: Iterable[pytest.Item]) -> None:
+        """Note which tests are worlds; to ask the class of an item would import all of the core."""
+        self.worlds.update(items)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
@@ -49,17 +57,17 @@ class WatchedTests:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Say which test begins; a test that is run again begins here, too."""
         self.number, self.is_shown = self.number + 1, False
-        self._tell(_watched(item))
+        self._tell(self._watched(item))
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Say that the test's function runs, and whether pytest-timeout has set its alarm."""
-        self._tell(_watched(item), is_call=True)
+        self._tell(self._watched(item), is_call=True)
         try:
             return (yield)
         finally:  # while its failure is reported, nothing is ended any more
-            self._tell(_watched(item))
+            self._tell(self._watched(item))
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
@@ -70,8 +78,10 @@ class WatchedTests:
         Some harnesses pass although their ranks were killed.
         """
         report = yield
-        found = None if self.is_shown else answer_to(self.folder, os.getpid(), self.number)
-        if found is None or not (report.failed or (found.has_ended and report.when == "call")):
+        if self.is_shown or not (report.failed or report.when == "call"):
+            return report
+        found = answer_to(self.folder, os.getpid(), self.number)
+        if found is None or not (report.failed or found.has_ended):
             return report
         self.is_shown = True
         if found.has_ended:
@@ -83,16 +93,15 @@ class WatchedTests:
             _keep(item, found)
         return report
 
+    def _watched(self, item: pytest.Item) -> str:
+        """Return the id of a test; empty if it is a world."""
+        return "" if item in self.worlds else item.nodeid
+
     def _tell(self, test: str, *, is_call: bool = False) -> None:
         with contextlib.suppress(OSError):  # the watcher is gone, or the disk is full
             controller, workers = _team() if IN_WORKER in os.environ else (0, 0)
             told = Told(self.number, test, _has_alarm(), is_call, controller, workers)
             tell(self.folder, os.getpid(), told)
-
-
-def _watched(item: pytest.Item) -> str:
-    """Return the id of a test; empty if it is a world, which its own controller watches."""
-    return "" if isinstance(item, MultihostItem) else item.nodeid
 
 
 def _team() -> tuple[int, int]:
