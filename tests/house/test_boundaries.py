@@ -18,7 +18,7 @@ READER = "core/model/foreign_bytes.py"
 UNBOUNDED: Mapping[str, Mapping[str, str]] = {
     "zipfile.ZipFile": {
         READER: "here the number of files is checked first",
-        "extensions/engines/attach/world.py": "it only writes an archive",
+        "extensions/engines/attach/archives.py": "it only writes an archive",
     },
     "ast.literal_eval": {
         READER: "here the length is checked first",

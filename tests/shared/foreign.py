@@ -54,7 +54,7 @@ from pytest_multihost.core.slots.page import SIZE, TEXT_BYTES
 from pytest_multihost.core.slots.waiting import read_waiting
 from pytest_multihost.core.watch.kernel import elf
 from pytest_multihost.core.watch.probes import parse_dump
-from pytest_multihost.extensions.engines.attach.world import write_files
+from pytest_multihost.extensions.engines.attach.archives import write_files
 from pytest_multihost.extensions.flight.recording import read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
 from pytest_multihost.extensions.github.annotations import Checkout, annotation_commands

@@ -22,6 +22,7 @@ import pytest
 
 from pytest_multihost.core.launch import FrameStream, Membership, WireFrame, encode
 from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
+from pytest_multihost.extensions.engines.attach.archives import pack, write_files
 from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,
     MAGIC,
@@ -31,7 +32,7 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
     RefusedError,
     new_nonce,
 )
-from pytest_multihost.extensions.engines.attach.world import assign_ranks, pack, write_files
+from pytest_multihost.extensions.engines.attach.world import assign_ranks
 from pytest_multihost.testing import (
     LaunchError,
     PeerHello,

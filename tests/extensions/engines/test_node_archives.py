@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.extensions.engines.attach.world import MAX_FILE, unpack, write_files
+from pytest_multihost.extensions.engines.attach.archives import MAX_FILE, unpack, write_files
 from pytest_multihost.testing import UnreadableError
 
 pytestmark = pytest.mark.unit

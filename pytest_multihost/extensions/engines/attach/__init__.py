@@ -2,9 +2,11 @@
 
 `rendezvous` finds the meeting point of the processes and authenticates them; `connect` connects
 them, and `admission` decides which connections become peers. `peer` is another process of the run
-from the controller's view, and `world` starts ranks through all processes.
+from the controller's view, and `world` starts ranks through all processes. `archives` carry the
+files of ranks on other machines.
 """
 
+from pytest_multihost.extensions.engines.attach.archives import pack
 from pytest_multihost.extensions.engines.attach.connect import (
     Connector,
     Listener,
@@ -13,7 +15,7 @@ from pytest_multihost.extensions.engines.attach.connect import (
 )
 from pytest_multihost.extensions.engines.attach.peer import Peer
 from pytest_multihost.extensions.engines.attach.rendezvous import Rendezvous
-from pytest_multihost.extensions.engines.attach.world import AttachLauncher, hosts_at, pack
+from pytest_multihost.extensions.engines.attach.world import AttachLauncher, hosts_at
 
 __all__ = [
     "AttachLauncher",

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import re
 import time
-import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.core.files import write
 from pytest_multihost.core.launch.composite_world import CompositeWorld
 from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
@@ -23,10 +17,7 @@ from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.foreign_bytes import (
-    MAX_MEMBERS,
     UnreadableError,
-    open_archive,
-    read_member,
 )
 from pytest_multihost.core.model.messages import (
     DumpKind,
@@ -50,11 +41,11 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.core.slots import check_page, move_files, shift_times
 from pytest_multihost.core.slots.page import HISTORY_SIZE
 from pytest_multihost.core.slots.page import SIZE as SLOTS_SIZE
+from pytest_multihost.extensions.engines.attach.archives import members, write_files
 from pytest_multihost.extensions.engines.attach.peer import Answer, Peer
 from pytest_multihost.extensions.engines.remote_ranks import Files, PeersRanks, RemotePart
 
@@ -70,6 +61,11 @@ _SNAPSHOT_S = 10.0
 _CONFIRM_S = 15.0
 """How long a process may be silent when a hang is about to be reported: its ranks' words may be on
 the way, or lost with the connection."""
+
+
+SLOTS, _HISTORY = ".slots", ".history"
+_MAX_BYTES = {SLOTS: SLOTS_SIZE, _HISTORY: HISTORY_SIZE}
+"""The maximum size of the files in the archive of a snapshot, by the end of their names."""
 
 
 Machine = tuple[str, str, str]
@@ -333,93 +329,3 @@ class PeerWorld:
     def close(self) -> None:
         """Discard frames of this world; the connection stays open."""
         self.peer.backlog = [e for e in self.peer.backlog if isinstance(e.message, Signalled)]
-
-
-MAX_FILE = 64 << 20
-"""Maximum number of bytes sent of a file; a longer file loses its beginning."""
-
-
-def pack(paths: Iterable[Path]) -> bytes:
-    """Return a zip archive of the files that exist."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as files:
-        for path in paths:
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_FILE))
-                files.writestr(path.name, file.read(MAX_FILE))
-    return archive.getvalue()
-
-
-_NAME = re.compile(r"rank-(0|[1-9]\d{0,4})\.[A-Za-z][A-Za-z0-9._-]{0,60}")
-"""The names of the files of a rank, and its number in them."""
-
-SLOTS, _HISTORY = ".slots", ".history"
-_MAX_BYTES = {SLOTS: SLOTS_SIZE, _HISTORY: HISTORY_SIZE}
-"""The maximum size of the files in the archive of a snapshot, by the end of their names."""
-
-_MAX_FILES = 20
-"""The most files of a rank in an archive."""
-
-
-def unpack(
-    payload: bytes,
-    ranks: Collection[int] = range(MAX_RANKS),
-    max_bytes: Mapping[str, int] | None = None,
-) -> Files:
-    """Return the contents of the files in an archive, by name; for the arguments, see `members`.
-
-    Raises:
-        UnreadableError: It is not an archive, or has other files or larger ones.
-    """
-    return dict(members(payload, ranks, max_bytes))
-
-
-def members(
-    payload: bytes, ranks: Collection[int], max_bytes: Mapping[str, int] | None = None
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of the files in an archive, one after the other.
-
-    Args:
-        ranks: The ranks whose files it may have.
-        max_bytes: The files that it may have, by the ends of their names, with their maximum sizes;
-            None for files of any end.
-
-    Raises:
-        UnreadableError: It is not an archive, or has other files or larger ones.
-    """
-    if not payload:
-        return
-    limits, left = max_bytes or {"": MAX_FILE}, 2 * MAX_FILE * len(ranks)
-    most = min(MAX_MEMBERS, _MAX_FILES * len(ranks))
-    with open_archive(io.BytesIO(payload), max_members=most) as archive:
-        for member in archive.infolist():
-            found = _NAME.fullmatch(member.filename)
-            limit = next((n for end, n in limits.items() if member.filename.endswith(end)), 0)
-            if found is None or int(found[1]) not in ranks or not limit:
-                raise UnreadableError(f"it was not asked for {member.filename[:100]!r}")
-            yield member.filename, read_member(archive, member, max_bytes=min(limit, left))
-            left -= member.file_size
-
-
-def write_files(
-    payload: bytes,
-    directory: Path,
-    ranks: Collection[int] = range(MAX_RANKS),
-    *,
-    moved: tuple[str, str] | None = None,
-) -> None:
-    """Write an archive's files into a directory; a file that cannot be written is skipped.
-
-    Args:
-        ranks: The ranks whose files they may be.
-        moved: A folder that the files name, and the folder to name in its place.
-
-    Raises:
-        UnreadableError: It is not an archive of such files.
-    """
-    for name, data in members(payload, ranks):
-        if moved is not None:
-            there, here = (f"{folder}/".encode() for folder in moved)
-            data = data.replace(there, here)  # noqa: PLW2901 - the same file
-        with contextlib.suppress(OSError):
-            write(directory / name, data)
