@@ -88,7 +88,7 @@ def test_a_request_to_a_server_that_has_died_ends_only_its_ranks(
     ours, theirs = pair
     status: list[int] = []
     with socket.socket() as unused:
-        local = _LocalRanks(Lost(unused), tmp_path, tmp_path, None, SimpleNamespace())
+        local = _LocalRanks(Lost(unused), tmp_path, tmp_path, None, SimpleNamespace(), ())
         server = PeerServer(theirs, lambda _: None, tmp_path, local)
         serving = threading.Thread(target=lambda: status.append(server.serve()), daemon=True)
         send(ours, request_, Quit(3))
