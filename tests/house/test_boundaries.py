@@ -94,7 +94,7 @@ def test_what_a_node_sends_is_parsed_where_its_error_names_the_node() -> None:
             and any(".reading(" in ast.unparse(item) for item in each.items)
             for node in ast.walk(each)
         }
-        readers = {"write_files", "from_json", "unpack"}
+        readers = {"write_files", "from_json"}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in readers:
                 assert id(node) in inside, f"{path}:{node.lineno}"

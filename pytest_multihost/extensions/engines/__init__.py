@@ -6,10 +6,8 @@ pytest has an engine start them: Slurm, Ray, ssh or any command.
 * `attach` connects the processes of a launcher, and starts ranks through all of them.
 * `pytest_plugin` uses it for tests, `joined_script` for ``multihost run``.
 * `peer_server` is the work of every process except rank 0's.
-* `remote_ranks` shows ranks on other machines to the watchdog.
 * `engine` has the interfaces to engines, `cluster` the built-in ones, and `driver` the work of
-pytest
-  in its own process and in the peers that an engine starts.
+  pytest in its own process and in the peers that an engine starts.
 * `meeting` connects processes for other commands, such as ``multihost attach``.
 * `manifest` prints a manifest for Kubernetes.
 * `hookspecs` has the hooks for other extensions and plugins.

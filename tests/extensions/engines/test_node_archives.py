@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.extensions.engines.attach.archives import MAX_FILE, unpack, write_files
+from pytest_multihost.extensions.engines.attach.archives import MAX_FILE, members, write_files
 from pytest_multihost.testing import UnreadableError
 
 pytestmark = pytest.mark.unit
@@ -68,7 +68,7 @@ def test_the_same_file_twice_is_no_archive_of_ours() -> None:
         with pytest.warns(UserWarning, match="Duplicate"):
             files.writestr("rank-1.log", b"two")
     with pytest.raises(UnreadableError, match="same name"):
-        unpack(held.getvalue(), [1])
+        dict(members(held.getvalue(), [1]))
 
 
 def test_a_file_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_file_is_not_written_through_a_link(tmp_path: Path) -> None:
 
 def test_sound_archives_are_read(tmp_path: Path) -> None:
     """An empty one, one without files, and one with a log of the longest size."""
-    assert unpack(b"", [1]) == {}
-    assert unpack(archive({}), [1]) == {}
-    assert unpack(SOUND, [0, 1]) == {"rank-1.log": b"log", "rank-1.stacks": b""}
+    assert dict(members(b"", [1])) == {}
+    assert dict(members(archive({}), [1])) == {}
+    assert dict(members(SOUND, [0, 1])) == {"rank-1.log": b"log", "rank-1.stacks": b""}
     long = archive({"rank-1.log": bytes(MAX_FILE)})
     write_files(long, tmp_path, [1])
     assert (tmp_path / "rank-1.log").stat().st_size == MAX_FILE

@@ -18,7 +18,9 @@ from pytest_multihost.core.model.foreign_bytes import (
     read_member,
 )
 from pytest_multihost.core.model.setting_values import MAX_RANKS
-from pytest_multihost.extensions.engines.remote_ranks import Files
+
+Files = Mapping[str, bytes]
+"""The contents of files by name."""
 
 MAX_FILE = 64 << 20
 """Maximum number of bytes sent of a file; a longer file loses its beginning."""
@@ -40,19 +42,6 @@ _NAME = re.compile(r"rank-(0|[1-9]\d{0,4})\.[A-Za-z][A-Za-z0-9._-]{0,60}")
 
 _MAX_FILES = 20
 """The most files of a rank in an archive."""
-
-
-def unpack(
-    payload: bytes,
-    ranks: Collection[int] = range(MAX_RANKS),
-    max_bytes: Mapping[str, int] | None = None,
-) -> Files:
-    """Return the contents of the files in an archive, by name; for the arguments, see `members`.
-
-    Raises:
-        UnreadableError: It is not an archive, or has other files or larger ones.
-    """
-    return dict(members(payload, ranks, max_bytes))
 
 
 def members(

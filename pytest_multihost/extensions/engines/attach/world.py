@@ -10,15 +10,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.core.files import write
 from pytest_multihost.core.launch.composite_world import CompositeWorld
 from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.foreign_bytes import (
-    UnreadableError,
-)
+from pytest_multihost.core.model.foreign_bytes import UnreadableError
 from pytest_multihost.core.model.messages import (
     DumpKind,
     DumpsWritten,
@@ -41,13 +40,14 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.core.slots import check_page, move_files, shift_times
 from pytest_multihost.core.slots.page import HISTORY_SIZE
 from pytest_multihost.core.slots.page import SIZE as SLOTS_SIZE
-from pytest_multihost.extensions.engines.attach.archives import members, write_files
+from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
+from pytest_multihost.extensions.engines.attach.archives import Files, members, write_files
 from pytest_multihost.extensions.engines.attach.peer import Answer, Peer
-from pytest_multihost.extensions.engines.remote_ranks import Files, PeersRanks, RemotePart
 
 _END_S = 15.0
 """How long a process may take to end its ranks."""
@@ -133,7 +133,7 @@ class AttachLauncher:
         own = shares.pop(0)
         mine = self.local.start(spec, directory=directory, scratch=scratch, ranks=own)
         parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
-        far = [part.remote for part in parts if not part.peer.is_local]
+        far = [part for part in parts if not part.peer.is_local]
         world = CompositeWorld(
             [mine, *parts], PeersRanks(far, scratch, spec.names) if far else None
         )
@@ -184,14 +184,13 @@ class PeerWorld:
         """The harness's own processes around these ranks; none concerns the watchdog."""
         return WorldProcesses()
 
-    @property
-    def remote(self) -> RemotePart:
-        """The ranks for the watchdog; used if the peer is on another machine."""
-        peer = self.peer
-        clock = peer.offset_s, peer.uncertainty_s
-        return RemotePart(self.ranks, peer.hello.host, clock, self._begin_snapshot)
+    def begin_snapshot(self, request: TakeSnapshot) -> Callable[[], tuple[KernelSnapshot, Files]]:
+        """Make the peer take a snapshot of ranks on its machine; return a function that waits.
 
-    def _begin_snapshot(self, request: TakeSnapshot) -> Callable[[], tuple[KernelSnapshot, Files]]:
+        The function returns the snapshot, and the ranks' slot pages by file name, with their times
+        on the controller's clock. It raises LaunchError if the peer does not answer, or sends
+        unreadable data.
+        """
         wait = self.peer.request(request, SnapshotTaken, within_s=_SNAPSHOT_S)
 
         def finish() -> tuple[KernelSnapshot, Files]:
@@ -329,3 +328,70 @@ class PeerWorld:
     def close(self) -> None:
         """Discard frames of this world; the connection stays open."""
         self.peer.backlog = [e for e in self.peer.backlog if isinstance(e.message, Signalled)]
+
+
+@dataclass(slots=True)
+class PeersRanks:
+    """The ranks that peers on other machines have started, for the watchdog; see `RemoteRanks`.
+
+    The peers take snapshots and send them. Slot pages are copied next to those of local ranks, with
+    times converted to the controller's clock.
+
+    Attributes:
+        scratch: The world's directory, which gets copies of the slot pages.
+    """
+
+    parts: Sequence[PeerWorld]
+    scratch: Path
+    names: Names
+    shallow: list[RemoteSnapshot] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The ranks' numbers; their process ids mean nothing on this machine."""
+        return frozenset(rank for each in self.parts for rank in each.ranks)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Caveats for the report: which process observed the ranks, and by which clock."""
+        notes = []
+        for host, parts in group_by_value((p.peer.hello.host, p) for p in self.parts).items():
+            error_s = max(part.peer.uncertainty_s for part in parts)
+            clock = f"times are exact to {error_s * 1e3:.2g} ms" if error_s else "on pytest's clock"
+            ranks = self.names.of(rank for part in parts for rank in part.ranks)
+            notes.append(
+                f"{ranks} on {host}: watched by the process there, {clock}, without native frames"
+            )
+        return tuple(notes)
+
+    def refresh(self) -> None:
+        """Fetch the ranks' slot pages and their part of a shallow snapshot.
+
+        Raises:
+            LaunchError: A peer is gone, or does not answer.
+        """
+        self.shallow = self.take(is_deep=False)
+
+    def take(self, *, is_deep: bool) -> list[RemoteSnapshot]:
+        """Return a new snapshot of every peer, and copy the slot pages.
+
+        Raises:
+            LaunchError: A peer is gone, or does not answer.
+        """
+        waits = [part.begin_snapshot(TakeSnapshot(is_deep)) for part in self.parts]
+        found = []
+        for number, (part, wait) in enumerate(zip(self.parts, waits, strict=True), 1):
+            snapshot, pages = wait()
+            for name, data in pages.items():
+                write(self.scratch / name, data)
+            peer = part.peer
+            found.append(RemoteSnapshot(number, snapshot, peer.offset_s, peer.uncertainty_s))
+        return found
+
+    def shallow_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:
+        """Return a snapshot of the main threads of all ranks."""
+        return merge_snapshots(local, self.shallow, self.names)
+
+    def deep_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:
+        """Return a snapshot of all threads and file descriptors."""
+        return merge_snapshots(local, self.take(is_deep=True), self.names)

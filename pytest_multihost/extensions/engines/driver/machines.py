@@ -15,6 +15,7 @@ from pytest_multihost.core.pytest_plugin.plan import Plan
 from pytest_multihost.extensions.engines.attach import Peer
 from pytest_multihost.extensions.engines.attach.peer import PING_S
 from pytest_multihost.extensions.engines.attach.world import (
+    PeersRanks,
     PeerWorld,
     assign_ranks,
     hosts_of_places,
@@ -22,7 +23,6 @@ from pytest_multihost.extensions.engines.attach.world import (
 from pytest_multihost.extensions.engines.driver.lingering import LINGERING, PART
 from pytest_multihost.extensions.engines.engine import Engine
 from pytest_multihost.extensions.engines.peer_server import LACKING
-from pytest_multihost.extensions.engines.remote_ranks import PeersRanks
 
 Peers = Mapping[int, Peer]
 """The peers by rank, from 1."""
@@ -71,7 +71,7 @@ class NodesLauncher:
         for peer, _ in shares:
             peer.measure_clock()
         parts = [PeerWorld(peer, ranks, directory, self.root) for peer, ranks in shares]
-        far = [part.remote for part in parts if not part.peer.is_local]
+        far = [part for part in parts if not part.peer.is_local]
         world = CompositeWorld(parts, PeersRanks(far, scratch, spec.names) if far else None)
         try:
             first, _ = parts[0].begin_fork(spec, None, scratch)()
