@@ -77,9 +77,9 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
 @hookimpl
 def pytest_multihost_other_machines(config: pytest.Config) -> OtherMachines | None:
     """Return the nodes that an engine has provided for this run."""
-    from pytest_multihost.extensions.engines.pytest_plugin import nodes_of
+    from pytest_multihost.extensions.engines.pytest_plugin import driver_of
 
-    return nodes_of(config)
+    return driver_of(config)
 
 
 @hookimpl(tryfirst=True)
@@ -115,16 +115,16 @@ def pytest_multihost_collected(session: pytest.Session, items: Sequence[pytest.I
 @hookimpl(wrapper=True)
 def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
     """Assign the ranks to the machines of the attached run, if there are several."""
-    from pytest_multihost.extensions.engines.pytest_plugin import nodes_of, peers_of
+    from pytest_multihost.extensions.engines.pytest_plugin import driver_of, peers_of
 
     spec, peers = (yield), peers_of(item.config)
-    if (nodes := nodes_of(item.config)) is not None:
-        return nodes.launcher.prepare(spec)
+    if (driver := driver_of(item.config)) is not None:
+        return driver.prepare(spec)
     if not peers:
         return spec
-    from pytest_multihost.extensions.engines.attach import hosts_at
+    from pytest_multihost.extensions.engines.attach import hosts_of, with_controller
 
-    return replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
+    return replace(spec, hosts=hosts_of(spec.size, with_controller(peers)) or spec.hosts)
 
 
 @hookimpl(wrapper=True)
@@ -136,9 +136,11 @@ def pytest_multihost_launch(item: pytest.Item) -> Generator[None, Launcher, Laun
     if not peers:
         return launcher
     from pytest_multihost.core.launch.server import ServerLauncher
-    from pytest_multihost.extensions.engines.attach import AttachLauncher
+    from pytest_multihost.extensions.engines.attach import PeersLauncher, with_controller
 
-    return AttachLauncher(launcher, peers) if isinstance(launcher, ServerLauncher) else launcher
+    if not isinstance(launcher, ServerLauncher):
+        return launcher
+    return PeersLauncher("attach", with_controller(peers), launcher)
 
 
 @hookimpl

@@ -20,14 +20,15 @@ from pytest_multihost.core.model.errors import LaunchError, MultihostError, Sett
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach import (
-    AttachLauncher,
     Connector,
     Listener,
     Peer,
+    PeersLauncher,
     Rendezvous,
     detect_local_peers,
-    hosts_at,
+    hosts_of,
     require_one_machine,
+    with_controller,
 )
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
 
@@ -57,10 +58,11 @@ def run_joined(script: JoinedScript) -> int:
         return be_peer(rendezvous, spec, script.scratch, script.launcher(plan))
     interrupt_on_signals()
     peers, code = meet(rendezvous, spec, script.scratch), _LOST
-    spec = replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
+    processes = with_controller(peers)
+    spec = replace(spec, hosts=hosts_of(spec.size, processes) or spec.hosts)
     local = (each.hello.pid for each in peers.values() if each.is_local)
     others = OtherProcesses(
-        launcher=partial(AttachLauncher, peers=peers) if peers else lambda own: own,
+        launcher=partial(PeersLauncher, "attach", processes) if peers else lambda own: own,
         pids=frozenset(pid for pid in local if pid),
         check=partial(check_peers, peers),
     )

@@ -32,7 +32,7 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
     RefusedError,
     new_nonce,
 )
-from pytest_multihost.extensions.engines.attach.world import assign_ranks
+from pytest_multihost.extensions.engines.attach.world import shares_of
 from pytest_multihost.testing import (
     LaunchError,
     PeerHello,
@@ -471,7 +471,7 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
 )
 def test_ranks_are_shared_out_in_rows(size, processes, shares) -> None:
     """Rank 0 always with the controller, which holds the world's ports."""
-    assert assign_ranks(size, processes) == shares
+    assert dict(shares_of(size, range(processes))) == shares
 
 
 def test_files_travel_in_a_frame(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.extensions.engines.attach.world import hosts_of, shares_of
 from pytest_multihost.extensions.engines.cluster.commands import begin_exec, begin_ssh
 from pytest_multihost.extensions.engines.cluster.ray_options import parse_ray_options
 from pytest_multihost.extensions.engines.cluster.slurm import split_options
@@ -24,7 +25,6 @@ from pytest_multihost.extensions.engines.driver.heartbeats import (
     ChunkDecoder,
     encode_chunk,
 )
-from pytest_multihost.extensions.engines.driver.machines import hosts_of, shares_of
 from pytest_multihost.extensions.engines.driver.order import PeerOrder, encode_order, read_order
 from pytest_multihost.extensions.engines.driver.orders_of_run import carried_variables
 from pytest_multihost.extensions.engines.driver.start_peer import find_project
@@ -345,8 +345,8 @@ def test_options_of_ray_are_an_object_of_objects() -> None:
 
 def test_no_peers_have_no_ranks() -> None:
     """Before the nodes are there."""
-    assert shares_of(0, {}) == []
-    assert hosts_of(0, {}) == ()
+    assert shares_of(0, []) == []
+    assert hosts_of(0, []) == ()
 
 
 @pytest.mark.parametrize(

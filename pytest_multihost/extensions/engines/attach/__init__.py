@@ -15,16 +15,21 @@ from pytest_multihost.extensions.engines.attach.connect import (
 )
 from pytest_multihost.extensions.engines.attach.peer import Peer
 from pytest_multihost.extensions.engines.attach.rendezvous import Rendezvous
-from pytest_multihost.extensions.engines.attach.world import AttachLauncher, hosts_at
+from pytest_multihost.extensions.engines.attach.world import (
+    PeersLauncher,
+    hosts_of,
+    with_controller,
+)
 
 __all__ = [
-    "AttachLauncher",
     "Connector",
     "Listener",
     "Peer",
+    "PeersLauncher",
     "Rendezvous",
     "detect_local_peers",
-    "hosts_at",
+    "hosts_of",
     "pack",
     "require_one_machine",
+    "with_controller",
 ]

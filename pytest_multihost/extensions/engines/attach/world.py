@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_multihost.core.files import write
 from pytest_multihost.core.launch.composite_world import CompositeWorld
 from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
-from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.launch.server import ServerLauncher, ServerWorld
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.foreign_bytes import UnreadableError
@@ -72,31 +72,48 @@ Machine = tuple[str, str, str]
 """A machine: its name, its address, its network interface."""
 
 
-def assign_ranks(size: int, processes: int) -> dict[int, list[int]]:
-    """Return the ranks that each process starts.
+P = TypeVar("P")
+
+Processes = Sequence[Peer | None]
+"""The processes that start the ranks of a run, in order; None: the controller's own."""
+
+
+def with_controller(peers: Mapping[int, Peer]) -> Processes:
+    """Return the processes of a run whose controller also starts ranks."""
+    return [None, *in_order(peers)]
+
+
+def in_order(peers: Mapping[int, Peer]) -> list[Peer]:
+    """Return peers in the order of their numbers."""
+    return [peers[number] for number in sorted(peers)]
+
+
+def shares_of(size: int, processes: Sequence[P]) -> list[tuple[P, list[int]]]:
+    """Return the processes that start a world, and the ranks of each.
 
     A smaller world uses only the first processes; in a larger one, each has consecutive ranks.
     """
-    used = min(size, processes)
-    return group_by_value((rank * used // size, rank) for rank in range(size))
+    used = min(size, len(processes))
+    shares = group_by_value((rank * used // size, rank) for rank in range(size))
+    return [(processes[index], ranks) for index, ranks in shares.items()]
 
 
-def hosts_at(size: int, peers: Mapping[int, Peer]) -> tuple[Host, ...]:
-    """Return the machines of a world of `size` ranks as hosts; empty if all are on this one."""
-    shares = assign_ranks(size, len(peers) + 1)
-    far = {process for process in shares if process and not peers[process].is_local}
+def hosts_of(size: int, processes: Processes) -> tuple[Host, ...]:
+    """Return the machines of a world as hosts; empty if all ranks are on this one."""
+    shares = shares_of(size, processes)
+    far = [peer for peer, _ in shares if peer is not None and not peer.is_local]
     if not far:
         return ()
-    here = peers[min(far)].our_address
+    is_attached = None in processes  # then a local peer's address is only for this machine
     places = [
-        (peers[process].its_address if process in far else here, ranks)
-        for process, ranks in sorted(shares.items())
+        (
+            far[0].our_address
+            if peer is None or (peer.is_local and is_attached)
+            else peer.its_address,
+            ranks,
+        )
+        for peer, ranks in shares
     ]
-    return hosts_of_places(places)
-
-
-def hosts_of_places(places: Iterable[tuple[Machine, Sequence[int]]]) -> tuple[Host, ...]:
-    """Return machines as hosts, from the address and the ranks of each process, in rank order."""
     hosts: list[Host] = []
     for (name, address, interface), group in groupby(places, key=itemgetter(0)):
         ranks = [rank for _, share in group for rank in share]
@@ -106,20 +123,19 @@ def hosts_of_places(places: Iterable[tuple[Machine, Sequence[int]]]) -> tuple[Ho
 
 
 @dataclass(frozen=True, slots=True)
-class AttachLauncher:
-    """Starts worlds through all processes of an attached run.
+class PeersLauncher:
+    """Starts worlds through the processes of a run.
 
     Attributes:
-        local: Starts the controller's own share of a world.
+        name: The way of launching, for the verdict.
+        local: Starts the controller's own share of a world; None: the controller has no share.
+        root: The rootdir to name in place of a peer's own; empty: they are the same.
     """
 
-    local: ServerLauncher
-    peers: Mapping[int, Peer]
-
-    @property
-    def name(self) -> str:
-        """The way of launching, for the verdict."""
-        return "attach"
+    name: str
+    processes: Processes
+    local: ServerLauncher | None = None
+    root: str = ""
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
         """Start the ranks of a world, the primary first, because its process holds the ports.
@@ -127,19 +143,25 @@ class AttachLauncher:
         Raises:
             LaunchError: The ranks could not be started; none is left.
         """
-        shares = assign_ranks(spec.size, len(self.peers) + 1)
-        for process in shares.keys() & self.peers.keys():
-            self.peers[process].measure_clock()
-        own = shares.pop(0)
-        mine = self.local.start(spec, directory=directory, scratch=scratch, ranks=own)
-        parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
+        shares = shares_of(spec.size, self.processes)
+        parts = [
+            PeerWorld(peer, ranks, directory, self.root)
+            for peer, ranks in shares
+            if peer is not None
+        ]
+        for part in parts:
+            part.peer.measure_clock()
+        own: list[ServerWorld] = []
+        if self.local is not None:
+            ranks = shares[0][1]
+            own += [self.local.start(spec, directory=directory, scratch=scratch, ranks=ranks)]
         far = [part for part in parts if not part.peer.is_local]
-        world = CompositeWorld(
-            [mine, *parts], PeersRanks(far, scratch, spec.names) if far else None
-        )
+        remote = PeersRanks(far, scratch, spec.names) if far else None
+        world = CompositeWorld([*own, *parts], remote)
         try:
-            waits = [part.begin_fork(spec, mine.forked.ports, scratch) for part in parts]
-            for wait in waits:
+            first = own[0].forked if own else parts[0].begin_fork(spec, None, scratch)()[0]
+            later = parts if own else parts[1:]
+            for wait in [part.begin_fork(spec, first.ports, scratch) for part in later]:
                 wait()
         except LaunchError:
             world.end(grace_s=0.0)

@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,24 +29,31 @@ from pytest_multihost.core.model.errors import (
     known_names,
     shown,
 )
+from pytest_multihost.core.model.json_values import JsonObject
+from pytest_multihost.core.model.messages import Answered, Ask
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.option import STARTUP_TIMEOUT, Settings
-from pytest_multihost.core.pytest_plugin.plan import plan_items
+from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.extensions.engines.attach import (
     Peer,
+    PeersLauncher,
     detect_local_peers,
+    hosts_of,
     require_one_machine,
 )
 from pytest_multihost.extensions.engines.attach.admission import Admission
+from pytest_multihost.extensions.engines.attach.peer import PING_S
+from pytest_multihost.extensions.engines.attach.world import in_order, shares_of
 from pytest_multihost.extensions.engines.driver import heartbeats
 from pytest_multihost.extensions.engines.driver.carrier import Carrier
 from pytest_multihost.extensions.engines.driver.carrying_sockets import (
     acknowledge,
     tcp_sockets_of,
 )
-from pytest_multihost.extensions.engines.driver.machines import Nodes, NodesLauncher
+from pytest_multihost.extensions.engines.driver.lingering import LINGERING, PART
 from pytest_multihost.extensions.engines.driver.meeting import (
     Queue,
     await_end,
@@ -61,6 +68,7 @@ from pytest_multihost.extensions.engines.driver.versions import (
     version_conflict,
 )
 from pytest_multihost.extensions.engines.engine import Engine, Fleet, Node, StartRequest
+from pytest_multihost.extensions.engines.peer_server import LACKING
 from pytest_multihost.extensions.engines.pytest_plugin.controller import (
     collected_tests,
     first_difference,
@@ -73,7 +81,7 @@ _QUEUE_IN_CI_S = 600.0
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Driver:
-    """The plugin in pytest's own process.
+    """The plugin in pytest's own process; once it has peers, they are its `OtherMachines`.
 
     Attributes:
         peers: The peers by rank, from 1; none before `take_part`.
@@ -138,10 +146,28 @@ class Driver:
         return self._admission
 
     @property
-    def nodes(self) -> Nodes | None:
-        """The nodes for the run; None before they have been met."""
-        root = str(self.config.rootpath)
-        return Nodes(NodesLauncher(self.engine, self.peers, root)) if self.peers else None
+    def launcher(self) -> PeersLauncher:
+        """Starts worlds on the nodes, which have all ranks; see `OtherMachines`."""
+        return PeersLauncher(self.engine.name, in_order(self.peers), root=str(self.config.rootpath))
+
+    def prepare(self, spec: WorldSpec) -> WorldSpec:
+        """Return a world's spec with its machines, and the services of its ranks there."""
+        services = {**spec.services, LINGERING.name: PART} if self.engine.signals_ranks else None
+        hosts = hosts_of(spec.size, in_order(self.peers))
+        return replace(spec, hosts=hosts or spec.hosts, services=services or spec.services)
+
+    def lacking(self, plan: Plan, spec: WorldSpec) -> str:
+        """Return the part that a node lacks for its ranks of a world; empty if none.
+
+        Raises:
+            LaunchError: A peer is gone, or does not answer.
+        """
+        for peer, ranks in shares_of(spec.size, in_order(self.peers)):
+            details: JsonObject = {"nodeid": plan.world.nodeid, "ranks": len(ranks)}
+            answer, _ = peer.request(Ask(LACKING, details), Answered, within_s=PING_S)()
+            if why := str(answer.answer.get(LACKING, "")):
+                return f"{peer.label}: {why}"
+        return ""
 
     def take_part(self, _: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         """Wait for the nodes, admit their peers, and check that these can run the tests.

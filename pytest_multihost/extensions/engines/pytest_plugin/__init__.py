@@ -37,7 +37,6 @@ from pytest_multihost.extensions.engines.pytest_plugin.other_runs import (
 
 if TYPE_CHECKING:
     from pytest_multihost.extensions.engines.attach import Peer
-    from pytest_multihost.extensions.engines.driver.machines import Nodes
     from pytest_multihost.extensions.engines.driver.plugin import Driver
 
 
@@ -166,10 +165,13 @@ def attach(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin, ATTACHED_PLUGIN)
 
 
-def nodes_of(config: pytest.Config) -> Nodes | None:
-    """Return the nodes that start the ranks of this run; None if an engine starts none."""
+def driver_of(config: pytest.Config) -> Driver | None:
+    """Return the driver of a run whose ranks the nodes of an engine start, once it has met these.
+
+    None in other runs.
+    """
     driver: Driver | None = config.pluginmanager.get_plugin(DRIVER_PLUGIN)
-    return driver.nodes if driver is not None else None
+    return driver if driver is not None and driver.peers else None
 
 
 def peers_of(config: pytest.Config) -> Mapping[int, Peer]:
