@@ -17,6 +17,6 @@ def test_a_peer_of_an_actor_that_is_ended_leaves_no_file(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     actor = PeerActor()
     actor.start(None, "import sys; sys.exit('no torch here')", in_copy=False)
-    assert actor.read(0) == b""
+    assert actor.read() == b""
     assert not list(tmp_path.iterdir())
     assert actor.ended() == ("exit code 1", "no torch here")

@@ -93,9 +93,13 @@ def describe_code(code: int | None) -> str:
 def last_lines(file: Path) -> str:
     """Return the last lines of a file; empty if it cannot be read."""
     try:
-        text = file.read_text("utf-8", "backslashreplace")
+        return last_lines_of(file.read_text("utf-8", "backslashreplace"))
     except OSError:
         return ""
+
+
+def last_lines_of(text: str) -> str:
+    """Return the last lines of a text."""
     return "\n".join(text.rstrip().splitlines()[-_LINES:])
 
 

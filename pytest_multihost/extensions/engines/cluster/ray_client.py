@@ -1,7 +1,7 @@
 """The process of Ray's client: it asks for nodes, and carries bytes between pytest and the peers.
 
-A call of an actor's method is answered out of order if several are under way, so every piece of
-bytes has a number. For each node one thread sends and one receives.
+For each node one thread sends and one receives. Ray may perform two calls of an actor's method in
+any order, so each thread waits for the answer to a call before the next one.
 """
 
 from __future__ import annotations
@@ -135,19 +135,16 @@ def _carry(
     """
 
     def to_peer() -> None:
-        number = 0
         with contextlib.suppress(Exception):  # the actor is gone, which the other thread tells
             while data := connection.recv(_CHUNK):
-                ray.get(actor.write.remote(number, data))
-                number += 1
-            ray.get(actor.write.remote(number, b""))
+                ray.get(actor.write.remote(data))
+            ray.get(actor.write.remote(b""))
 
     def from_peer() -> None:
-        how, words, number = "", "", 0
+        how, words = "", ""
         try:
-            while data := ray.get(actor.read.remote(number)):
+            while data := ray.get(actor.read.remote()):
                 connection.sendall(data)
-                number += 1
             how, words = ray.get(actor.ended.remote())
         except OSError:
             return  # pytest has ended

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 
+from pytest_multihost.extensions.engines.cluster.command_node import describe_code, last_lines_of
+from pytest_multihost.extensions.engines.driver.start_peer import IN_COPY
+
 _CHUNK = 1 << 18
-_LINES = 20
 _END_S = 10.0
 _OF_RAY = ("RAY_", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
 """Variables that Ray sets for its own processes: names, or their beginnings."""
 
 
 class PeerActor:
-    """Starts a peer, and carries numbered pieces of bytes to and from it."""
+    """Starts a peer, and carries pieces of bytes to and from it, one after the other."""
 
     def __init__(self) -> None:
-        self._turn = threading.Condition()
-        self._next_write = 0
-        self._next_read = 0
         self._process: subprocess.Popen[bytes] | None = None
         # Without a name, because nothing runs here once the actor is ended.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the actor lives
@@ -47,32 +45,20 @@ class PeerActor:
         )
         return socket.gethostname()
 
-    def write(self, number: int, data: bytes) -> None:
-        """Write a piece of bytes to the peer, after all pieces with smaller numbers."""
+    def write(self, data: bytes) -> None:
+        """Write a piece of bytes to the peer; an empty one ends its input."""
         assert self._process is not None  # noqa: S101 - it is started
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        with self._turn:
-            self._turn.wait_for(lambda: self._next_write == number)
-            try:
-                if data:
-                    _write_all(self._process.stdin.fileno(), data)
-                else:
-                    self._process.stdin.close()
-            except OSError:  # the peer is gone, which `read` tells
-                pass
-            self._next_write += 1
-            self._turn.notify_all()
+        with contextlib.suppress(OSError):  # the peer is gone, which `read` tells
+            if data:
+                _write_all(self._process.stdin.fileno(), data)
+            else:
+                self._process.stdin.close()
 
-    def read(self, number: int) -> bytes:
-        """Return the next piece of bytes from the peer; empty at its end.
-
-        Args:
-            number: The piece's number: pieces are asked for one after the other.
-        """
+    def read(self) -> bytes:
+        """Return the next piece of bytes from the peer; empty at its end."""
         assert self._process is not None  # noqa: S101 - it is started
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        assert self._next_read == number  # noqa: S101 - see above
-        self._next_read += 1
         return os.read(self._process.stdout.fileno(), _CHUNK)
 
     def ended(self) -> tuple[str, str]:
@@ -85,12 +71,11 @@ class PeerActor:
         with self._process, self._errors:  # which closes all files
             self._errors.seek(0)
             words = self._errors.read().decode("utf-8", "backslashreplace")
-        how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-        return how, "\n".join(words.rstrip().splitlines()[-_LINES:])
+        return describe_code(code), last_lines_of(words)
 
 
 def _command(python: str, code: str, *, in_copy: bool) -> Sequence[str]:
-    return [python, "-P", "-c", code, *(["here"] if in_copy else [])]
+    return [python, "-P", "-c", code, *([IN_COPY] if in_copy else [])]
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
