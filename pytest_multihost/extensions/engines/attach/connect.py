@@ -219,8 +219,7 @@ class Connector:
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
             try:
-                stream = self._prove(connection, secret, until_s)
-                frames = stream.await_frames(until_s)
+                found = prove(connection, secret, self.rendezvous.membership, until_s)
             except TimeoutError:
                 self.seen[address] = "it accepted the connection and sent nothing"
                 if self.rendezvous.secret is None:  # rank 0 itself has written the address
@@ -229,33 +228,23 @@ class Connector:
             except (OSError, RefusedError) as error:
                 self.seen[address] = str(error) or type(error).__name__
                 return None
-            if not frames:
-                self.seen[address] = stream.ended or "it has not answered yet"
-                return None
-            if isinstance(refused := frames[0].message, Refused):
-                rank = self.rendezvous.membership.rank
-                happened = f"rank 0 refused this process, which has rank {rank}"
-                raise LaunchError(happened, seen=refused.why)
             undo.pop_all()
-        return stream, frames[0]
-
-    def _prove(
-        self, connection: socket.socket, secret: bytes, until_s: float
-    ) -> FrameStream[ToPeer]:
-        """Send the proof; see `prove`."""
-        return prove(connection, secret, self.rendezvous.membership, until_s)
+        return found
 
 
 def prove(
     connection: socket.socket, secret: bytes, membership: Membership, until_s: float
-) -> FrameStream[ToPeer]:
-    """Prove to rank 0 that this process knows the secret; return the authenticated connection.
+) -> tuple[FrameStream[ToPeer], WireFrame[ToPeer]]:
+    """Prove to the controller that this process knows the secret.
 
-    The tags of rank 0's first frame prove that rank 0 knows the secret.
+    Returns:
+        The authenticated connection, and the controller's first request, which asks for this
+        process's hello. Its tags prove that the controller knows the secret.
 
     Raises:
-        OSError: Rank 0 is not there, or does not answer.
+        OSError: The controller is not there, or does not answer.
         RefusedError: It does not speak this protocol.
+        LaunchError: It has refused this process.
     """
     greeting = Greeting(CHALLENGE)
     fields = None
@@ -265,7 +254,14 @@ def prove(
     handshake = Handshake(fields[0], new_nonce(), membership.rank, membership.size)
     proof = handshake.proof(secret)
     connection.sendall(PROOF.pack(MAGIC, handshake.answer, handshake.rank, handshake.size, proof))
-    return handshake.stream(connection, secret, role="peer")
+    stream = handshake.stream(connection, secret, role="peer")
+    frames = stream.await_frames(until_s)
+    if not frames:
+        raise ConnectionError(stream.ended or "it has not answered yet")
+    if isinstance(refused := frames[0].message, Refused):
+        happened = f"rank 0 refused this process, which has rank {membership.rank}"
+        raise LaunchError(happened, seen=refused.why)
+    return stream, frames[0]
 
 
 def hello_at(

@@ -17,7 +17,7 @@ from pytest_multihost.core.launch.frames import WireFrame
 from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.messages import CollectedTest, Refused, ToPeer
+from pytest_multihost.core.model.messages import CollectedTest, ToPeer
 from pytest_multihost.core.pytest_plugin.options import switch_off
 from pytest_multihost.core.pytest_plugin.server_process import ONLY_SERVES
 from pytest_multihost.extensions.engines.attach.connect import hello_at, prove
@@ -86,20 +86,16 @@ def connect_to_driver(
     """
     until_s = time.monotonic() + _COLLECT_S
     try:
-        stream = prove(connection, bytes.fromhex(order.secret), order.membership, until_s)
-        frames = stream.await_frames(until_s)
+        secret = bytes.fromhex(order.secret)
+        stream, welcome = prove(connection, secret, order.membership, until_s)
     except (OSError, RefusedError) as error:
         raise LaunchError("pytest's own process has gone", seen=str(error)) from error
-    if not frames:
-        raise LaunchError("pytest's own process has gone", seen=stream.ended or "it is silent")
-    if isinstance(refused := frames[0].message, Refused):
-        raise LaunchError("pytest's own process refused this one", seen=refused.why)
     hello = replace(
         hello_at(own_address(), tests, problems),
         root=str(root),
         versions=relevant_versions(),
     )
-    stream.send(WireFrame(hello, number=frames[0].number))
+    stream.send(WireFrame(hello, number=welcome.number))
     return stream
 
 
