@@ -116,6 +116,9 @@ def test_naps():
 def test_fails():
     assert os.getppid() != 1 and not 1
 
+def test_is_watched():
+    assert "PYTEST_MULTIHOST_WATCHED" in os.environ
+
 def test_imports():
     rooms = ["attempt", "blame", "engine", "report"]
     assert os.environ["PYTEST_MULTIHOST_WATCHED"]
@@ -273,6 +276,30 @@ def test_a_watched_run_without_worlds_imports_nothing_that_runs_or_judges_worlds
     """Such an import takes half a second of a processor, which short suites notice."""
     out, _ = start("--multihost-watch", "test_it.py::test_imports").communicate(timeout=100)
     assert "1 passed" in out, out
+
+
+@pytest.mark.parametrize(
+    ("plugin", "is_watched"),
+    [
+        pytest.param("import numpy", True, id="threads-that-end-at-a-fork"),
+        pytest.param(
+            "from threading import *; Thread(target=Event().wait, daemon=True).start()",
+            False,
+            id="a-thread-that-a-child-would-lack",
+        ),
+    ],
+)
+def test_a_plugin_with_threads(start: Start, tmp_path: Path, plugin: str, is_watched: bool) -> None:
+    """A run is watched unless the fork would lose a thread; then it runs on as it is."""
+    (tmp_path / "with_threads.py").write_text(
+        f"import os\n{plugin}\nassert len(os.listdir('/proc/self/task')) > 1\n"
+    )
+    words = ("-p", "with_threads", "--multihost-watch", "test_it.py::test_is_watched")
+    variables = {"OPENBLAS_NUM_THREADS": "2", "TMPDIR": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    out, _ = start(*words, **variables).communicate(timeout=100)
+    assert ("1 passed" in out) == is_watched, out
+    assert ("so it is not watched: use multihost watch -- pytest" in out) != is_watched
+    assert [*tmp_path.glob("multihost-watch-*")] == []
 
 
 def test_a_signal_to_the_first_process_reaches_pytest(start: Start) -> None:
