@@ -16,8 +16,6 @@ import ctypes
 import os
 import sys
 import threading
-import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -25,21 +23,14 @@ from types import FrameType
 from pytest_multihost.core.cpython_private import current_frames
 from pytest_multihost.core.jax_private import may_have_backend
 from pytest_multihost.core.launch.libc import forget_memory
+from pytest_multihost.core.native_threads import native_thread_problems
 
-_TASKS = Path("/proc/self/task")
 _DESCRIPTORS = Path("/proc/self/fd")
-_SETTLE_S = 0.2
 _STACK_SIZE = 8 << 20
 """That of a thread, as glibc has it by default; of a smaller stack all is emptied, of a larger one
 the part that is in use first."""
 _DATA_SIZE = 64 << 10
 """At most so far from the end of its stack are the C library's data about a thread."""
-_FORK_SAFE = frozenset({"jemalloc_bg_thd"})
-"""Names of threads whose own fork handlers leave nothing locked in the child.
-
-pyarrow contains jemalloc, and datasets imports pyarrow. If such a thread forbade the fork, each
-rank would be a fresh interpreter that imports everything again.
-"""
 
 
 def fork_problems() -> list[str]:
@@ -49,7 +40,7 @@ def fork_problems() -> list[str]:
         main = threading.main_thread()
         others = ", ".join(each.name for each in threading.enumerate() if each is not main)
         problems.append(f"there are other Python threads: {others}")
-    return problems or _native_thread_problems()
+    return problems or native_thread_problems()
 
 
 _NEIGHBOURS = frozenset({"execnet", "pytest_rerunfailures", "pytest_timeout", "xdist"})
@@ -83,7 +74,7 @@ def call_fork_problems() -> list[str]:
     ]
     if foreign:
         problems.append(f"another thread runs in pytest's process: {', '.join(foreign)}")
-    return problems or _native_thread_problems(permitted=len(others))
+    return problems or native_thread_problems(permitted=len(others))
 
 
 def other_threads() -> list[int]:
@@ -197,40 +188,3 @@ def _open_paths() -> Sequence[str]:
         except OSError:  # closed meanwhile: the listing's own descriptor
             continue
     return paths
-
-
-def _native_thread_problems(permitted: int = 0) -> list[str]:
-    """Report native threads, after a trial fork whose handlers may have stopped them.
-
-    OpenBLAS, which numpy starts on import, ends its pool in its own fork handler. jemalloc's
-    handlers do not end its thread, but hold its locks during the fork.
-
-    Args:
-        permitted: Number of other threads that are known to be harmless.
-    """
-    most = 1 + permitted
-    if len(_thread_names()) > most:
-        with warnings.catch_warnings():
-            # Python 3.12+ warns of forks with threads, and this tests forks.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-    deadline = time.monotonic() + _SETTLE_S
-    while len(names := _thread_names()) > most and time.monotonic() < deadline:
-        time.sleep(0.002)
-    if len(names) <= most:
-        return []
-    count = len(names) - most
-    return [f"native code in it runs {count} threads: {', '.join(sorted(set(names)))}"]
-
-
-def _thread_names() -> list[str]:
-    names = []
-    for task in os.listdir(_TASKS):
-        try:
-            names.append((_TASKS / task / "comm").read_text().strip())
-        except OSError:  # the thread has ended meanwhile
-            continue
-    return [name for name in names if name not in _FORK_SAFE]

@@ -3,9 +3,6 @@
 It has to be an ancestor: on many machines only ancestors may read a process. So this process forks,
 and its child goes on. The parent passes on signals that a process sends to it alone, stops when the
 child is stopped, and ends as the child ends. If the parent is killed, so is the child.
-
-A fork does not copy threads. OpenBLAS, which numpy loads, ends its threads at a fork and starts new
-ones when it needs them. If the parent still has a thread after the fork, the child lacks one.
 """
 
 from __future__ import annotations
@@ -16,13 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-import warnings
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from pytest_multihost.core import files
+from pytest_multihost.core.native_threads import native_thread_problems
 from pytest_multihost.extensions.live.watch.option import FOLDER, IN_WORKER, WATCHER
 
 TICK_S, BUSY_S = 0.25, 1.0
@@ -51,58 +48,22 @@ def watch_this_process(mode: str) -> None:
     """
     if FOLDER in os.environ or IN_WORKER in os.environ:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    folder = tempfile.mkdtemp(prefix="multihost-watch-")
-    child = _fork()
-    if child is None:
-        Path(folder).rmdir()
+    if threading.active_count() > 1 or native_thread_problems():
         sys.stderr.write(
             "multihost watch: this process has threads already, so it is not watched:"
             " use multihost watch -- pytest\n"
         )
         return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    folder = tempfile.mkdtemp(prefix="multihost-watch-")
+    child = os.fork()
     if not child:
         os.environ[FOLDER] = folder
         return
     with _ended_together(child, folder):
         status = _serve(child, Path(folder), mode)
     _end_as(status)
-
-
-def _fork() -> int | None:
-    """Fork as `os.fork`, but return None, without a child, if the child would lack a thread."""
-    waiting, decided = os.pipe()
-    with warnings.catch_warnings():  # Python 3.12 warns if there are threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        os.close(decided)
-        if not os.read(waiting, 1):
-            os._exit(0)
-        os.close(waiting)
-        return 0
-    os.close(waiting)
-    is_whole = _has_one_thread()
-    if is_whole:
-        os.write(decided, b"1")
-    os.close(decided)
-    if is_whole:
-        return child
-    os.waitpid(child, 0)
-    return None
-
-
-_THREAD_ENDS_S = 0.2
-"""How long the kernel may list a thread that has ended and was joined."""
-
-
-def _has_one_thread() -> bool:
-    """Return whether this process has no threads but this one."""
-    end_s = time.monotonic() + _THREAD_ENDS_S
-    while (count := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < end_s:
-        time.sleep(0.001)
-    return count == 1
 
 
 _SWEEPER = 'read -r _ || kill -9 "$1"; rm -rf -- "$0"'
