@@ -227,6 +227,26 @@ def test_expert_without_gradients_leaves_out_the_gather(world) -> None:
     dist.barrier()  # <- waits
 
 
+def answers_of(rank: int, step: int) -> list[str]:
+    """Return the responses of this rank that have an answer."""
+    return [f"answer {rank} of step {step}"] * (1 + (rank + step) % 2)
+
+
+@latent(
+    family="differs",
+    ranks=3,
+    backend="gloo",
+    by_hand=faults.returns(rank=1, value=[], at=at.call("differs_alone:answers_of", when="after")),
+)
+def test_rank_without_answers_skips_the_update(world) -> None:
+    """Rewards are averaged only on ranks that have some."""
+    for step in range(3):
+        answers = answers_of(world.rank, step)  # <- latent
+        if len(answers) == 0:  # <- latent
+            continue
+        meet()  # <- waits
+
+
 def scaled_loss(weights: torch.Tensor, rank: int, step: int) -> torch.Tensor:
     """Return the loss of this rank's batch."""
     return (weights * (1 + rank + step)).sum()

@@ -42,6 +42,33 @@ def test_all_skip_the_batch_of_one_rank(world) -> None:
         meet()
 
 
+def answers_of(rank: int, step: int) -> list[str]:
+    """Return the responses of this rank that have an answer."""
+    return [f"answer {rank} of step {step}"] * (1 + (rank + step) % 2)
+
+
+@robust(ranks=3, backend="gloo")
+def test_rank_without_answers_counts_none(world) -> None:
+    """Rewards are summed on all ranks, with their number."""
+    for step in range(3):
+        answers = answers_of(world.rank, step)
+        reward = float(sum(map(len, answers))) if answers else 0.0
+        sums = torch.tensor([reward, float(len(answers))])
+        dist.all_reduce(sums)
+        if sums[1] > 0:
+            meet()
+
+
+@robust(ranks=3, backend="gloo")
+def test_all_skip_the_update_if_one_has_no_answers(world) -> None:
+    """Each rank asks for its own answers, and the questions are reduced."""
+    for step in range(3):
+        answers = answers_of(world.rank, step)
+        if any_rank(not answers):
+            continue
+        meet()
+
+
 class Stopper:
     """Says whether a metric has stopped to improve."""
 
