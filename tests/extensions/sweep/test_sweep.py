@@ -603,6 +603,38 @@ def test_a_run_without_a_sweep_imports_nothing_that_sweeps(run_worlds, pytester)
     assert re.findall(r"^imported: (.*)$", worlds.stdout, re.MULTILINE) == ["[]"]
 
 
+TWO = """
+import pytest
+from pathlib import Path
+
+@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.multihost(ranks=2, backend="none", timeout=30)
+def test_writes(world, shared_tmp_path, name):
+    (shared_tmp_path / f"{name}{world.rank}").write_text("weights")
+    (shared_tmp_path / f"{world.rank}{name}").write_text("weights")
+"""
+
+
+def test_an_error_of_one_sweep_leaves_the_next_one_its_lanes(run_worlds, pytester) -> None:
+    """The first sweep breaks while worlds run, as by a family of another plugin; they are ended."""
+    pytester.makeconftest(
+        """
+        from pytest_multihost.extensions.sweep.run import one_sweep
+        order, broken = one_sweep.order_rest, []
+        def breaks_once(rest, runs, running=()):
+            if len(running) and not broken:
+                broken.append(running)
+                raise RuntimeError("broken once")
+            return order(rest, runs, running)
+        one_sweep.order_rest = breaks_once
+        """
+    )
+    worlds = run_worlds(TWO, "--multihost-sweep", "-p", "no:randomly")
+    worlds.run.assert_outcomes(passed=1, failed=1)
+    assert "RuntimeError: broken once" in worlds.stdout
+    assert swept(worlds, "test_writes[second]").status == "passed"
+
+
 def test_nothing_is_left_of_disturbed_worlds(run_worlds, tmp_path: Path, monkeypatch) -> None:
     """No scratch directory, and of the artifacts only those of the witness."""
     monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(tmp_path))

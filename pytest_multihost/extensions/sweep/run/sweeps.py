@@ -212,6 +212,9 @@ class Sweeps:
             status, reason, self.broken = "interrupted", str(error), error
             sweep.stop("interrupted")
             self._open().stop()
+        except BaseException:
+            self._open().stop()  # the next test's sweep needs lanes without worlds
+            raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
             runner.line.close()
