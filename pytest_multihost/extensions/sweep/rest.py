@@ -80,7 +80,7 @@ class _KnownRuns:
 
 
 def _key(fault: Fault) -> _FaultKey:
-    return fault.kind, fault.ranks, fault.at, tuple(sorted(fault.params.items()))
+    return fault.kind, fault.ranks, fault.at, repr(sorted(fault.params.items()))  # some are lists
 
 
 def _class(disturbance: Disturbance) -> Hashable:

@@ -150,6 +150,14 @@ def test_a_list_of_data_may_be_shorter_or_empty() -> None:
     ]
 
 
+def test_a_list_that_differs_may_be_empty_if_code_asks_for_that() -> None:
+    """As the gradients of the rank's expert; not if all ranks have the same, or nobody asks."""
+    ranks = [calls("gradients", entries(each), may_be_empty=True) for each in (3, 4)]
+    assert values(found(*ranks)) == [(1, "[]")]
+    assert found(ranks[0], ranks[0]) == []
+    assert found(*(calls("gradients", entries(each)) for each in (3, 4))) == []
+
+
 def test_a_selection_from_measured_numbers_may_be_shorter_or_empty() -> None:
     """As of the samples that one rank keeps; lists of arrays are no selections."""
     lists = [

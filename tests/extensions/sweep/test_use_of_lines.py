@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.extensions.sweep.local_decisions.source import (
+    is_asked_whether_empty,
     may_depend_on_hashes,
     use_of_line,
 )
@@ -55,6 +56,48 @@ def test_a_value_is_asserted_or_returned_by_name_or_at_once(line: int, tmp_path:
     file = tmp_path / "module.py"
     file.write_text(SOURCE)
     assert use_of_line(str(file), line) == LINES[line - 1].rpartition("# ")[2]
+
+
+LISTS = """
+def train(self):
+    found = gradients()  # asked
+    apply(1, found)
+    left = gradients()  # asked
+    if not left:
+        return
+    kept = gradients()  # asked
+    while len(kept):
+        kept.pop()
+    given = gradients()  # asked
+    self.step(given)
+    some = gradients()  # asked
+    if len(some) == 0:
+        return
+    many = gradients()
+    if len(many) > 3:
+        return
+    apply(many, [])
+    sum(gradients())
+
+def apply(lr, values):
+    return sum(values) * lr if values else 0
+
+class Trainer:
+    def step(self, values):
+        if not values:
+            return
+"""
+
+
+@pytest.mark.parametrize(
+    "line", [number for number, text in enumerate(LISTS.splitlines(), 1) if "radients()" in text]
+)
+def test_code_may_ask_whether_a_list_is_empty(line: int, tmp_path: Path) -> None:
+    """In the function that gets it, or in one to which this passes it."""
+    file = tmp_path / "module.py"
+    file.write_text(LISTS)
+    is_asked = LISTS.splitlines()[line - 1].endswith("# asked")
+    assert is_asked_whether_empty(str(file), line) == is_asked
 
 
 def test_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:

@@ -215,12 +215,14 @@ class _Function:
             yield 0
 
     def _nothing(self, call: SeenCall) -> Iterator[object]:
-        """Yield None for an entry that was found, and that is not always found."""
+        """Yield None for an entry that is not always found, [] for a list that may be empty."""
         results = [each.result.sort for found in self.calls.values() for each in found]
         may_be_none = call.may_be_none or "none" in results
         is_local = bool(CACHE.search(self.name)) or self.has_measured_input
         if call.result.sort != "none" and may_be_none and is_local:
             yield None
+        if call.may_be_empty and self._differs(call) and int(call.result.text) > 0:
+            yield []
 
     def _of_a_library(self, call: SeenCall) -> Iterator[object]:
         """Yield other results of a function of Python or torch.

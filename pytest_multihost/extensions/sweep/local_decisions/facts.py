@@ -57,6 +57,7 @@ class SeenCall:
         at: The user's innermost line; None if it is unknown.
         is_asserted: Whether its result only decides an assertion.
         may_be_none: Whether the function is annotated to return None at times.
+        may_be_empty: Whether code asks if its result, a list, is empty.
     """
 
     omits_defaults: ClassVar = True
@@ -74,6 +75,7 @@ class SeenCall:
     at: Place | None = None
     is_asserted: bool = False
     may_be_none: bool = False
+    may_be_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,11 @@ from pytest_multihost.extensions.sweep.local_decisions.facts import (
     SeenByRank,
     SeenCall,
 )
-from pytest_multihost.extensions.sweep.local_decisions.source import Use, use_of_line
+from pytest_multihost.extensions.sweep.local_decisions.source import (
+    Use,
+    is_asked_whether_empty,
+    use_of_line,
+)
 from pytest_multihost.extensions.sweep.local_decisions.summary import chained, seen
 from pytest_multihost.extensions.sweep.local_decisions.watched import (
     METHODS_OF_ARRAYS,
@@ -278,6 +282,8 @@ class Watch:
             at=at,
             is_asserted=asserted,
             may_be_none=may_be_none,
+            may_be_empty=result.sort == "list"
+            and is_asked_whether_empty(frame.f_code.co_filename, frame.f_lineno),
         )
         self._calls.setdefault(opened.target, []).append(made)
 

@@ -43,6 +43,61 @@ def use_of_line(file: str, line: int) -> Use:
     return "returned" if _uses(returned, names) else "other"
 
 
+@lru_cache(maxsize=4096)
+def is_asked_whether_empty(file: str, line: int) -> bool:
+    """Return whether code asks if the value that a line assigns is empty.
+
+    The line's function asks, or one of the same file to which it passes the value.
+    """
+    tree = _tree(file)
+    if tree is None:
+        return False
+    function, statement = _around(tree, line)
+    names = set(_assigned(statement)) if statement is not None else set()
+    return bool(names) and (
+        _asks(function, names)
+        or any(_asks(asked, {name}) for asked, name in _passed(tree, function, names))
+    )
+
+
+def _passed(
+    tree: ast.Module, function: Function, names: set[str]
+) -> Iterator[tuple[Function, str]]:
+    """Yield the functions to which a function passes names, and their parameters for these."""
+    defined = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    for call in ast.walk(function):
+        if not isinstance(call, ast.Call):
+            continue
+        called = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        is_bound = isinstance(call.func, ast.Attribute)
+        for each in defined:
+            if each.name == called:
+                parameters = [*each.args.posonlyargs, *each.args.args]
+                is_method = is_bound and parameters[:1] != [] and parameters[0].arg == "self"
+                for given, parameter in zip(call.args, parameters[is_method:], strict=False):
+                    if isinstance(given, ast.Name) and given.id in names:
+                        yield each, parameter.arg
+
+
+def _asks(function: Function, names: set[str]) -> bool:
+    """Return whether a branch or a loop of a function depends on whether a name is empty."""
+    tests = [e.test for e in ast.walk(function) if isinstance(e, ast.If | ast.While | ast.IfExp)]
+    for test in tests:
+        asked = test.operand if isinstance(test, ast.UnaryOp) else test
+        if isinstance(asked, ast.Compare) and _is_of_least(asked.comparators[0]):
+            asked = asked.left
+        if isinstance(asked, ast.Call) and getattr(asked.func, "id", "") == "len" and asked.args:
+            asked = asked.args[0]
+        if isinstance(asked, ast.Name) and asked.id in names:
+            return True
+    return False
+
+
+def _is_of_least(compared: ast.expr) -> bool:
+    """Return whether a length is compared with 0 or 1."""
+    return isinstance(compared, ast.Constant) and compared.value in (0, 1)
+
+
 @lru_cache(maxsize=256)
 def _tree(file: str) -> ast.Module | None:
     try:
