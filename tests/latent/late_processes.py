@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch._dynamo  # wrapping a model imports it, for seconds
@@ -97,3 +100,92 @@ def test_process_that_saves_is_ready_on_some_ranks(world) -> None:
     saver.thread.join()
     if saver.pipe is not None:
         saver.pipe.close()
+
+
+@latent(family="late", ranks=3, backend="gloo")
+def test_next_save_is_skipped_by_who_is_still_saving(world, shared_tmp_path) -> None:
+    """Each rank asks for itself whether its last save is done, and saves only then.
+
+    Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
+    """
+    group = dist.new_group(backend="gloo")
+    save = None
+    for step in range(2):
+        if save is None or save.done():  # <- latent
+            save = dcp.async_save(  # <- latent
+                {"weight": torch.ones(4)},
+                checkpoint_id=shared_tmp_path / f"step-{step}",
+                process_group=group,
+            )
+        time.sleep(1.0)
+        meet()
+    save.result()  # <- waits
+    dist.barrier()  # <- waits
+
+
+@latent(family="late", ranks=3, backend="gloo")
+def test_shard_is_written_beside_the_training(world, shared_tmp_path) -> None:
+    """A rank whose thread still writes takes no part in what the others do then.
+
+    Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
+    """
+    with ThreadPoolExecutor(1) as pool:
+        file = shared_tmp_path / f"shard-{world.rank}.pt"
+        writing = pool.submit(torch.save, torch.ones(4), file)
+        time.sleep(0.4)
+        if writing.done():  # <- latent
+            meet()  # <- latent
+        writing.result()
+    dist.barrier()  # <- waits
+
+
+@latent(family="late", ranks=3, backend="gloo")
+def test_run_resumes_where_the_metadata_is_seen(world, shared_tmp_path) -> None:
+    """Each rank looks for itself whether the checkpoint is finished, and loads it only then.
+
+    Source: https://github.com/KempnerInstitute/KempnerForge/issues/49 (each rank asks `exists`)
+    """
+    folder = shared_tmp_path / "step-1"
+    state = {"weight": torch.ones(4)}
+    save = dcp.async_save(state, checkpoint_id=folder, process_group=dist.new_group(backend="gloo"))
+    time.sleep(1.0)
+    if (folder / ".metadata").exists():  # <- latent
+        dcp.load(state, checkpoint_id=folder)  # <- latent
+    save.result()
+    dist.barrier()  # <- waits
+
+
+@latent(family="late", ranks=2, backend="gloo")
+def test_program_that_uploads_has_ended_on_some_ranks(world) -> None:
+    """A rank whose program still runs leaves out what the others do then.
+
+    Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
+    """
+    upload = subprocess.Popen([sys.executable, "-S", "-c", "pass"])
+    time.sleep(0.8)
+    if upload.poll() is not None:  # <- latent
+        meet()  # <- latent
+    upload.wait()
+    dist.barrier()  # <- waits
+
+
+def set_when_ready(ready) -> None:
+    """Say that the process is there."""
+    ready.set()
+
+
+@latent(family="late", ranks=2, backend="gloo")
+def test_process_sets_an_event_on_some_ranks(world) -> None:
+    """Each rank asks whether its own process has said that it is ready.
+
+    Source: torch 2.13, torch/distributed/checkpoint/_async_process_executor.py (`execute_save`)
+    """
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=set_when_ready, args=(ready,))
+    process.start()
+    time.sleep(0.6)
+    if ready.is_set():  # <- latent
+        meet()  # <- latent
+    process.join()
+    dist.barrier()  # <- waits
