@@ -80,8 +80,9 @@ def test_primary_says_whether_the_metadata_are_there(world, shared_tmp_path) -> 
     with all_or_none("saving"):
         save.result()
     is_there = [False]
-    if world.is_primary:
-        is_there = [(folder / ".metadata").exists()]
+    with all_or_none("looking"):
+        if world.is_primary:
+            is_there = [(folder / ".metadata").exists()]
     dist.broadcast_object_list(is_there)
     if is_there[0]:
         dcp.load(state, checkpoint_id=folder)
