@@ -69,6 +69,7 @@ def hold(
     rank: Ranks,
     at: Point = START,
     until: str = "others-wait",
+    what: str = "thread",
     min_s: float = 0.0,
     max_s: float | None = None,
     must_fire: bool = True,
@@ -81,12 +82,15 @@ def hold(
 
     * ``until``: ``"others-wait"``, the only value. A rank that polls counts as waiting once it has
       done nothing else for 0.3 s.
+    * ``what``: ``"thread"``, or ``"child"``: the rank goes on, and the process that the call at the
+      point starts is stopped at once until then.
     * ``min_s``: the minimum time, for other ranks with timeouts of seconds.
     * ``max_s``: the maximum time; by default 10 s, and never more than half of the test's remaining
       time.
     """
     limits = {"min_s": min_s or None, "max_s": max_s}
-    return _fault("hold", rank, at, must_fire, until=until, **limits)
+    held = what if what != "thread" else None
+    return _fault("hold", rank, at, must_fire, until=until, what=held, **limits)
 
 
 def stream_order(*, rank: Ranks = "all", must_fire: bool = True) -> Fault:

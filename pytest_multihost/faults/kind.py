@@ -101,7 +101,8 @@ class FaultKind:
     Attributes:
         name: As in ``faults.other(name, ...)``.
         perform: Performs it, in the rank, in the thread that passes the point. It registers with
-            ``strike.healing`` how to undo its changes.
+            ``strike.healing`` how to undo its changes. If it returns a function, that performs the
+            rest in a thread of its own, while the rank goes on.
         params: Its parameters: a check for each name.
         announce: Returns the announcement to the controller, from the parameters and the time in
             monotonic seconds.
@@ -132,7 +133,7 @@ class FaultKind:
     """
 
     name: str
-    perform: Callable[[Strike], None]
+    perform: Callable[[Strike], Callable[[], None] | None]
     params: Mapping[str, Check] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     announce: Callable[[FaultParams, float], Announcement] = lambda _params, _now_s: {}

@@ -246,13 +246,35 @@ class Points:
         ended = {"resume": True} if "pause" in detail else {}
         if kind.lasts and not kind.service:  # a service ends its faults for all ranks at once
             self.healing.callback(send, "ended", ended)
+
+        over = partial(send, "ended", ended)
+        self._perform_part(binding, strike, partial(kind.perform, strike), over)
+
+    def _perform_part(
+        self,
+        binding: Binding,
+        strike: Strike,
+        part: Callable[[], Callable[[], None] | None],
+        over: Callable[[], None],
+    ) -> None:
+        """Perform a part of a fault in this thread, and the rest in another.
+
+        Args:
+            over: Reports to the controller that the fault is over.
+        """
+        __tracebackhide__ = True
+        rest = None
         self._thread.is_performing = True
         try:
-            kind.perform(strike)
+            rest = part()
+            if rest is not None:
+                args = binding, strike, rest, over
+                threading.Thread(target=self._perform_part, args=args, daemon=True).start()
         finally:
             self._thread.is_performing = False
-            if not kind.lasts and (detail or binding.fired <= _MAX_FIRED_EVENTS):
-                send("ended", ended)
+            is_told = strike.detail or binding.fired <= _MAX_FIRED_EVENTS
+            if rest is None and not binding.kind.lasts and is_told:
+                over()
 
     def count_batches(self, target: str) -> None:
         """Make the batches of a data loader points, until the faults are healed.

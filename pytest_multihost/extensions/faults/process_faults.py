@@ -14,12 +14,14 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from time import sleep  # by name: the test may replace it in its module
 from typing import NoReturn
 
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.fault import MAX_HASH_SEED, FaultParams
+from pytest_multihost.extensions.faults.held_child import hold_next_child
 from pytest_multihost.faults.kind import (
     Announcement,
     FaultKind,
@@ -66,9 +68,12 @@ def _wait(strike: Strike) -> None:
         sleep(left_s)
 
 
-def _await_release(strike: Strike) -> None:
-    """Keep this thread at the point until the controller releases it."""
+def _await_release(strike: Strike) -> Callable[[], None] | None:
+    """Keep this thread at the point until the controller releases it, or hold a process."""
+    if strike.fault.params.get("what") == "child":
+        return hold_next_child(strike.performed)
     strike.performed()
+    return None
 
 
 def _signal_number(name: str) -> int:
@@ -144,6 +149,7 @@ PROCESS_FAULTS = (
         perform=_await_release,
         params={
             "until": must_be("'others-wait'", lambda each: each == "others-wait"),
+            "what": must_be("'thread' or 'child'", lambda each: each in ("thread", "child")),
             "min_s": seconds,
             "max_s": seconds,
         },

@@ -97,16 +97,17 @@ def disturbance_text(disturbance: Disturbance) -> str:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"
     what, params = point_text(fault.at), fault.params
+    is_child = params.get("what") == "child"
     seconds = params.get("seconds") or 0
     is_operation = fault.at.point == "collective"
     usual = FIELD_ERRORS.get(fault.at.call, "EIO")
     if fault.kind == "raise_at" or is_operation:
         usual = "its own error" if fault.kind == "fails" else "RuntimeError"
     return kind.sentence.format(
-        who=who,
+        who=f"a process of {who}" if is_child else who,
         what=what,
         name=fault.at.name,
-        at=_time_text(fault.at),
+        at=f"from its start in {what} on" if is_child else _time_text(fault.at),
         then="from the start" if is_at_start else f"from its {what} on",
         error=params.get("error", usual),
         often="and so did each later one" if fault.at.onwards else "once",
@@ -349,6 +350,7 @@ _LEFT_OUT = {
     "known": "because other runs show that they would find nothing new",
     "lost": "because the plugin failed in them twice",
     "machine": "because this machine cannot do that",
+    "rare": "because their kind has found nothing in any corpus; naming the family runs them",
     "doubtful": "because no hang was proven, and a repeat with nothing beside it found none",
 }
 

@@ -225,6 +225,8 @@ def _fails(fault: Fault, backend: str) -> Shim:
 
 
 def _hold(fault: Fault, backend: str) -> Shim:
+    if fault.params.get("what") == "child":
+        raise _refused(fault, "it stops a process that the rank starts")
     seconds = max(_HOLD_S, float(fault.params.get("min_s", 0.0)))
     return _acting(fault, backend, [f"time.sleep({seconds:g})"], ("time",))
 
