@@ -128,7 +128,7 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     stating = stating_replicas(spec)
     if request is None:
         return stating
-    from pytest_multihost.extensions.sweep.choices import ANSWERS
+    from pytest_multihost.extensions.sweep.choices import BESIDE, STARTS
     from pytest_multihost.extensions.sweep.local_decisions.service import watching
     from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.run import sweeps_of
@@ -140,7 +140,7 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     return replace(
         recorded,
         tells_points=True,
-        told_calls=(*spec.told_calls, *request.decisions, *request.values, *ANSWERS),
+        told_calls=(*spec.told_calls, *request.decisions, *request.values, *BESIDE, *STARTS),
         told_batches=(*spec.told_batches, *request.batches),
     )
 

@@ -33,8 +33,16 @@ ROOTED = frozenset(each.name for each in COLLECTIVES if each.has_root)
 """Operations in which one rank acts differently from the others."""
 
 
-ANSWERS = ("multiprocessing.connection:Connection.recv",)
-"""Functions in which a thread of a rank waits for the answer of a process that the rank started."""
+BESIDE = (
+    "multiprocessing.connection:Connection.recv",
+    "concurrent.futures:Future.set_result",
+    "threading:Thread.run",
+)
+"""Functions of work beside the main thread: a thread takes the answer of a process, its work is
+done, or it begins."""
+
+STARTS = ("multiprocessing.process:BaseProcess.start", "subprocess:Popen.__init__")
+"""Functions that start processes of a rank."""
 
 
 class Weight(IntEnum):
@@ -49,7 +57,7 @@ class Weight(IntEnum):
     DECISION = 12
     ORDER = 13
     SHORT_DATA = 14
-    LATE_AT_ANSWER = 15
+    LATE_BESIDE = 15
     FAILS_AT_END = 16
     FAILS_EVERYWHERE = 17
     FAILS_ALONE = 18

@@ -33,6 +33,7 @@ _LATE: Mapping[str, str] = {
     "io": _LATE_FILE,
     "collective": f"{_GITHUB}/pytorch/pytorch/issues/85775",
     "batch": f"{_GITHUB}/marin-community/marin/issues/8534",
+    "call": f"{_GITHUB}/areal-project/AReaL/pull/1356",
 }
 """Reports of ranks that came late, by the kind of point."""
 

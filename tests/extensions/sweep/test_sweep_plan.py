@@ -635,16 +635,37 @@ def test_a_rank_is_held_at_all_its_collectives_at_once() -> None:
     assert {each.fault.ranks for each in single} == {(0,), (1,)}
 
 
-def test_a_thread_is_held_where_it_waits_for_the_answer_of_a_process() -> None:
-    """Its rank goes on, and may act otherwise than the ranks that have their answers."""
-    answer = Point("call", "multiprocessing.connection:Connection.recv")
+@pytest.mark.parametrize(
+    "function",
+    [
+        "multiprocessing.connection:Connection.recv",
+        "concurrent.futures:Future.set_result",
+        "threading:Thread.run",
+    ],
+)
+def test_a_thread_beside_the_main_one_is_held(function: str) -> None:
+    """Its rank goes on, and may act otherwise than the ranks whose threads are through."""
+    answer = Point("call", function)
     of_rank = passed(1, ALL_REDUCE, answer, ALL_REDUCE)
     aside = tuple(replace(e, is_main=e.point.point != "call") for e in of_rank)
     points = {0: passed(0, ALL_REDUCE, ALL_REDUCE), 1: aside}
     holds = [e for e in plan_sweep(points, ["late"], size=2).disturbances if e.fault.at == answer]
-    assert [(each.fault.ranks, each.choice) for each in holds] == [((1,), "late_at_answer")]
+    assert [(each.fault.ranks, each.choice) for each in holds] == [((1,), "late_beside")]
     in_main = plan_sweep({**points, 1: of_rank}, ["late"], size=2).disturbances
     assert not [each for each in in_main if each.fault.at == answer]
+
+
+@pytest.mark.parametrize(
+    "function", ["multiprocessing.process:BaseProcess.start", "subprocess:Popen.__init__"]
+)
+def test_a_process_that_a_rank_starts_is_held(function: str) -> None:
+    """Its rank goes on; of a line in a loop the first and the last process are held."""
+    start = Point("call", function)
+    points = alike(2, ALL_REDUCE, *[(start, 20)] * 3)
+    found = plan_sweep(points, ["late"], size=2).disturbances
+    holds = [each.fault for each in found if each.fault.at.name == function]
+    assert [each.params["what"] for each in holds] == ["child", "child"]
+    assert [each.at.nth for each in holds] == [1, 3]
 
 
 def test_a_rank_is_held_at_single_collectives_only_if_that_went_wrong() -> None:

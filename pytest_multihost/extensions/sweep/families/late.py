@@ -13,9 +13,11 @@ from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import (
-    ANSWERS,
+    BESIDE,
     LAST_TURN,
     LATER_TURN,
+    SECOND_TURN,
+    STARTS,
     Choice,
     SweptRole,
     UndisturbedRun,
@@ -44,11 +46,11 @@ def _plan(role: SweptRole) -> Iterator[Choice]:
     A rank's own work only delays the next action that other ranks can see. So the rank is held at
     these actions: at a call on a file whose order with another rank's call is open and matters
     (`Sharing.is_raced`), at operations and at sync points. If there are none, as for ranks that
-    talk over their own sockets, the rank is held at its first point. A thread that waits for the
-    answer of a process is held there, while the rank goes on.
+    talk over their own sockets, the rank is held at its first point. A thread beside the main one
+    is held while the rank goes on, and so is a process that the rank starts.
     """
     found = [*_late_at_files(role), *_late_at_operations(role), *_late_at_sync_points(role)]
-    found += _late_at_answers(role)
+    found += _late_beside(role)
     yield from found
     alone = [each for each in role.points if is_of_the_test(each)]
     if alone and not found:
@@ -129,17 +131,22 @@ def _late_at_sync_points(role: SweptRole) -> Iterator[Choice]:
             yield _held(passed, Weight.LATE_AT_SYNC_POINT, turn, found.key)
 
 
-def _late_at_answers(role: SweptRole) -> Iterator[Choice]:
-    """Yield holds of threads at the first answer of a process for each line.
+def _late_beside(role: SweptRole) -> Iterator[Choice]:
+    """Yield holds of threads beside the main one and of processes, the first and last of each line.
 
-    Other ranks may act on the answer before the disturbed rank has it.
+    The main thread goes on, and may ask whether the work of the thread or process is done. Other
+    ranks get another answer.
     """
-    found: dict[Hashable, RecordedPoint] = {}
+    found: dict[Hashable, list[RecordedPoint]] = {}
     for each in role.points:
-        if each.point.point == "call" and each.point.name in ANSWERS and not each.is_main:
-            found.setdefault(site_of(each), each)
-    for site, passed in found.items():
-        yield _held(passed, Weight.LATE_AT_ANSWER, 0, ("answer", site))
+        is_thread = each.point.name in BESIDE and not each.is_main
+        if each.point.point == "call" and (is_thread or each.point.name in STARTS):
+            found.setdefault(site_of(each), []).append(each)
+    for site, calls in found.items():
+        ends = dict.fromkeys((calls[0], calls[-1]))
+        for later, passed in enumerate(ends):
+            fault = _hold_beside(passed)
+            yield Choice(later * SECOND_TURN, Weight.LATE_BESIDE, fault, passed, ("beside", site))
 
 
 def _held(
@@ -152,8 +159,17 @@ def _hold(passed: RecordedPoint, min_s: float = 0.0) -> Fault:
     return faults.hold(rank=passed.rank, at=passed.point, min_s=min_s)
 
 
+def _hold_beside(passed: RecordedPoint) -> Fault:
+    """Return the hold of the thread that makes a call, or of the process that it starts."""
+    if passed.point.name in STARTS:
+        return faults.hold(rank=passed.rank, at=passed.point, what="child")
+    return _hold(passed)
+
+
 def _faults_at(passed: RecordedPoint, _run: UndisturbedRun) -> Iterator[Fault]:
     yield from (_hold(passed), _hold(passed, LATE_S))
+    if passed.point.name in STARTS:
+        yield _hold_beside(passed)
 
 
 def _decided_by(fault: Fault) -> Fault | None:
