@@ -1,19 +1,27 @@
 """What does each kind of choice of a sweep's plan cost, and what does it find?
 
-    python benchmarks/choices.py [--by-turn] FOLDER_OR_FILE...
+    python benchmarks/choices.py [--by-turn | --measured] FOLDER_OR_FILE...
 
 Reads sweep.json files: those that `benchmarks/latent.py --keep FOLDER` has copied, and the list
 that `benchmarks/found.py --sweep --json FILE` writes. Prints a line for each kind of choice, with
 --by-turn for each of its turns, that with the most weaknesses a minute first: its worlds, their
 seconds, the weaknesses that one of them shows, and those that one was the first to show. Weaknesses
-that no repeat showed again do not count. The order of plans follows this table (`MEASURED` in
-extensions/sweep/choices.py).
+that no repeat showed again do not count.
+
+The order of plans follows this table, and a kind that has found nothing in it is not in the default
+plan. After a sweep of all corpora,
+
+    python benchmarks/choices.py --measured FOLDER_OR_FILE...
+
+prints it as the lines of `MEASURED` in extensions/sweep/choices.py; `Weight` there gets the same
+order.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +113,15 @@ def table(costs: Costs) -> list[str]:
     return [f"{head}{'per minute':>12}", *rows]
 
 
+def measured(costs: Costs) -> list[str]:
+    """Return the lines of `MEASURED`, from the costs by kind."""
+    return [
+        f"    Weight.{kind.upper()}: ({each.shown}, {math.ceil(each.seconds)}),"
+        for kind, each in costs.items()
+        if kind
+    ]
+
+
 def sweeps_in(places: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
     """Yield all sweeps in files, and in the files of folders."""
     for place in places:
@@ -117,11 +134,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("places", nargs="+", type=Path, help="folders, or files of sweeps")
-    parser.add_argument("--by-turn", action="store_true", help="a line for each turn")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--by-turn", action="store_true", help="a line for each turn")
+    shown.add_argument("--measured", action="store_true", help="lines of the table in the code")
     options = parser.parse_args()
     sweeps = list(sweeps_in(options.places))
     costs = [costs_of(each) for each in sweeps]
-    print("\n".join(table(merged(costs if options.by_turn else by_kind(costs)))))
+    found = merged(costs if options.by_turn else by_kind(costs))
+    print("\n".join(measured(found) if options.measured else table(found)))
     print(f"{len(sweeps)} sweeps, {sum(len(each['weaknesses']) for each in sweeps)} weaknesses")
 
 

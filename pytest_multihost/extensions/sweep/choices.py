@@ -72,7 +72,8 @@ class Weight(IntEnum):
 
 
 # Of 66 sweeps of programs of the latent corpus, sound ones among them, with a budget of 60 s each:
-# `benchmarks/latent.py --keep FOLDER`, then `benchmarks/choices.py FOLDER`.
+# `benchmarks/latent.py --keep FOLDER`, then `benchmarks/choices.py --measured FOLDER`. Kinds
+# without a line have not been measured.
 MEASURED: Mapping[Weight, tuple[int, int]] = {
     Weight.ELAPSED: (3, 3),
     Weight.STALE: (18, 35),
@@ -90,6 +91,18 @@ MEASURED: Mapping[Weight, tuple[int, int]] = {
     Weight.LATE_AT_OPERATION: (1, 195),
 }
 """Weaknesses that worlds of each kind have shown, and the seconds of these worlds."""
+
+ENOUGH_S = 60
+"""Seconds of worlds that tell whether a kind of choice finds anything."""
+
+
+def rare_kinds(
+    measured: Mapping[Weight, tuple[int, int]] = MEASURED,
+) -> frozenset[Weight]:
+    """Return the kinds that have found nothing in any corpus, so only a named family has them."""
+    return frozenset(
+        kind for kind, (shown, seconds) in measured.items() if not shown and seconds >= ENOUGH_S
+    )
 
 
 SECOND_TURN, LATER_TURN, LAST_TURN = 1, 2, 5

@@ -25,7 +25,12 @@ from pytest_multihost.core.option import (
 from pytest_multihost.core.pytest_plugin.marks import misplaced_markers
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
-from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, REMOVED
+from pytest_multihost.extensions.sweep.families import (
+    DEFAULT,
+    DEFAULT_FAMILIES,
+    FAMILIES,
+    REMOVED,
+)
 from pytest_multihost.extensions.sweep.local_decisions.names import DATA, ITERATOR
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
 from pytest_multihost.extensions.sweep.remains import Remains
@@ -43,6 +48,7 @@ class SweepRequest:
         values: Functions whose numbers become NaN on one rank.
         batches: Data loaders, as ``module:name``, in addition to those of torch and grain.
         finds_data: Whether functions whose names say so count as data loaders as well.
+        has_rare: Whether the kinds of choices run that have found nothing in any corpus.
     """
 
     families: tuple[str, ...]
@@ -51,6 +57,7 @@ class SweepRequest:
     values: tuple[str, ...] = ()
     batches: tuple[str, ...] = ()
     finds_data: bool = True
+    has_rare: bool = False
 
 
 REQUEST = pytest.StashKey[SweepRequest]()
@@ -73,8 +80,11 @@ def read_sweep_request(
     if mark is None:
         if not settings.get(SWEEP):
             return None, []
-        batches = _own_data(item)
-        return SweepRequest(settings.get(SWEEP), settings.get(BUDGET), batches=batches), []
+        families, has_rare = _families(settings.get(SWEEP))
+        found = SweepRequest(
+            families, settings.get(BUDGET), batches=_own_data(item), has_rare=has_rare
+        )
+        return found, []
     given = {**({"families": mark.args[0]} if mark.args else {}), **mark.kwargs}
     asked_for = as_tuple(given.get("families"))
     problems = list(check_values(given, _SWEEP_CHECKS))
@@ -85,8 +95,7 @@ def read_sweep_request(
             *problems,
             *(f"no longer has {e!r}. {REMOVED[e]}" for e in asked_for if e in REMOVED),
         ]
-    wanted = asked_for or settings.get(SWEEP) or DEFAULT_FAMILIES
-    families = tuple(each for each in FAMILIES if each in wanted)
+    families, has_rare = _families(asked_for or settings.get(SWEEP) or (DEFAULT,))
     return SweepRequest(
         families=families,
         budget_s=float(given.get("budget") or settings.get(BUDGET)),
@@ -94,7 +103,15 @@ def read_sweep_request(
         values=as_tuple(given.get("values")),
         batches=as_tuple(given["batches"]) if "batches" in given else _own_data(item),
         finds_data="batches" not in given,
+        has_rare=has_rare,
     ), []
+
+
+def _families(wanted: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
+    """Return the families to plan, and whether the user has named them."""
+    if DEFAULT in wanted:
+        return DEFAULT_FAMILIES, False
+    return tuple(each for each in FAMILIES if each in wanted), True
 
 
 def _own_data(item: pytest.Item) -> tuple[str, ...]:

@@ -6,17 +6,24 @@ from typing import Final, Literal
 
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option, one_of, parse_seconds
-from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, REMOVED
+from pytest_multihost.extensions.sweep.families import (
+    DEFAULT,
+    DEFAULT_FAMILIES,
+    FAMILIES,
+    REMOVED,
+)
 
 _FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
 
 
 def parse_families(text: str) -> tuple[str, ...]:
-    """Read "late,fails".
+    """Read "late,fails", or "default" alone, which stays as it is.
 
     Raises:
         SettingError: A family does not exist.
     """
+    if text.strip() == DEFAULT:
+        return (DEFAULT,)
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     found = tuple(each for each in FAMILIES if each in parts)
     if len(found) < len(parts):
@@ -36,7 +43,7 @@ SWEEP: Option[tuple[str, ...]] = Option(
     help=f"Repeat passing tests, each time with one injected fault; fault classes: {_FAMILIES}",
     parse=parse_families,
     default=(),
-    bare=",".join(DEFAULT_FAMILIES),
+    bare=DEFAULT,
 )
 """Families for every multihost test; if empty, only tests with the marker are swept."""
 

@@ -14,9 +14,11 @@ from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
+    LeftOut,
     RunOutcome,
     SweepPlan,
 )
+from pytest_multihost.extensions.sweep.run.sweeps import begin
 from pytest_multihost.testing import ErrorPath, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
@@ -528,7 +530,32 @@ def test_the_order_of_kinds_is_that_of_what_they_have_found_per_second() -> None
     measured = sorted(MEASURED)
     rates = [MEASURED[each][0] / MEASURED[each][1] for each in measured]
     assert rates == sorted(rates, reverse=True)
-    assert min(shown for shown, _ in MEASURED.values()) > 0
+
+
+def begun(*, has_rare: bool) -> tuple[set[str], tuple[LeftOut, ...]]:
+    """Return the kinds that are run of a plan, and what is left out.
+
+    Failures of one rank have shown nothing, and hash seeds have hardly been tried.
+    """
+    measured = {Weight.FAILS_ALONE: (0, 900), Weight.HASH_SEED: (0, 1), Weight.STALE: (1, 900)}
+    plan = plan_sweep(primary_saves(), size=3)
+    sweep = begin(plan, lambda _: True, has_rare=has_rare, measured=measured)
+    return {each.choice for each in sweep.rest}, sweep.left_out
+
+
+def test_kinds_that_have_found_nothing_in_any_corpus_are_left_out_and_counted() -> None:
+    """Others are not, nor those that were not measured long enough."""
+    kinds_run, left_out = begun(has_rare=False)
+    assert "fails_alone" not in kinds_run
+    assert {"stale", "hash_seed"} <= kinds_run
+    assert [(each.reason, each.family) for each in left_out] == [("rare", "fails")]
+
+
+def test_kinds_that_have_found_nothing_are_run_if_their_family_is_named() -> None:
+    """Nothing is left out then."""
+    kinds_run, left_out = begun(has_rare=True)
+    assert {"fails_alone", "stale", "hash_seed"} <= kinds_run
+    assert left_out == ()
 
 
 def test_a_plan_runs_kinds_in_their_order_within_a_turn() -> None:

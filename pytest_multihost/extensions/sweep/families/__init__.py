@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_multihost.extensions.sweep.families.family import SweepFamily
 
-__all__ = ["DEFAULT_FAMILIES", "FAMILIES", "REMOVED", "FamilyEntry"]
+__all__ = ["DEFAULT", "DEFAULT_FAMILIES", "FAMILIES", "REMOVED", "FamilyEntry"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,5 +65,8 @@ REMOVED: Mapping[str, str] = {
     "hazards": "--multihost-hazards=fail finds hazards without a sweep.",
 }
 """The replacements of families of earlier versions."""
+
+DEFAULT = "default"
+"""The value for `--multihost-sweep` that names no family: the default ones, without rare kinds."""
 
 DEFAULT_FAMILIES = tuple(name for name, entry in FAMILIES.items() if entry.is_default)

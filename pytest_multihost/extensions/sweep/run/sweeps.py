@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.report.layout import Section
 from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
+from pytest_multihost.extensions.sweep.choices import MEASURED, Weight, rare_kinds
 from pytest_multihost.extensions.sweep.classes import Records
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
@@ -47,6 +48,7 @@ from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.remains import write_usual
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
+    Disturbance,
     SweepPlan,
     SweepResult,
     SweepStatus,
@@ -185,7 +187,8 @@ class Sweeps:
             usual_lines=usual_lines(read_logs(attempt.directory, size)),
             numbers=self._numbers,
         )
-        sweep = _begin(planned, worlds)
+        sweep = begin(planned, worlds.can_run, has_rare=request.has_rare)
+        sweep.measures, sweep.clock_of = worlds.measures, worlds.clock_of
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
         remains = item.stash[REMAINS]
@@ -266,11 +269,29 @@ def _may_depend_on_hashes(item: pytest.Item, points: Records) -> bool:
     )
 
 
-def _begin(plan: SweepPlan, worlds: Worlds) -> OneSweep:
-    """Return the sweep to run."""
-    sweep = OneSweep(deque(), measures=worlds.measures, clock_of=worlds.clock_of)
-    possible = [each for each in plan.disturbances if worlds.can_run(each)]
-    sweep.leave_out("machine", (each for each in plan.disturbances if each not in possible))
+def begin(
+    plan: SweepPlan,
+    can_run: Callable[[Disturbance], bool],
+    *,
+    has_rare: bool,
+    measured: Mapping[Weight, tuple[int, int]] = MEASURED,
+) -> OneSweep:
+    """Return the sweep to run.
+
+    Args:
+        can_run: Returns whether this machine can run a disturbance.
+        has_rare: Whether kinds run that have found nothing in any corpus.
+        measured: See `MEASURED`.
+    """
+    rare = frozenset(each.name.lower() for each in rare_kinds(measured))
+    sweep, possible = OneSweep(deque()), list[Disturbance]()
+    for each in plan.disturbances:
+        if not can_run(each):
+            sweep.leave_out("machine", [each])
+        elif each.choice in rare and not has_rare:
+            sweep.leave_out("rare", [each])
+        else:
+            possible.append(each)
     sweep.add(possible)
     return sweep
 
