@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 import torch._dynamo  # wrapping a model imports it, for seconds
@@ -188,4 +189,85 @@ def test_process_sets_an_event_on_some_ranks(world) -> None:
     if ready.is_set():  # <- latent
         meet()  # <- latent
     process.join()
+    dist.barrier()  # <- waits
+
+
+def compress(value: int) -> int:
+    """Stand for work in another process."""
+    return value
+
+
+@latent(family="late", ranks=2, backend="gloo")
+def test_pool_of_one_rank_has_no_result_yet(world) -> None:
+    """Each rank asks its own pool whether the result is there.
+
+    Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
+    """
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        work = pool.apply_async(compress, (world.rank,))
+        time.sleep(0.6)
+        if work.ready():  # <- latent
+            meet()  # <- latent
+        work.get()
+    dist.barrier()  # <- waits
+
+
+class Writer(threading.Thread):
+    """Writes a rank's shard, and says then that it is done."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.is_done = False
+
+    def run(self) -> None:
+        torch.save(torch.ones(2), self.file)
+        self.is_done = True
+
+
+@latent(family="late", ranks=3, backend="gloo")
+def test_own_thread_is_asked_for_an_attribute(world, shared_tmp_path) -> None:
+    """A class of the project is the thread, and its attribute says whether it is done.
+
+    Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
+    """
+    writer = Writer(shared_tmp_path / f"shard-{world.rank}.pt")
+    writer.start()
+    time.sleep(0.4)
+    if writer.is_done:  # <- latent
+        meet()  # <- latent
+    writer.join()
+    dist.barrier()  # <- waits
+
+
+@latent(family="late", ranks=2, backend="gloo")
+def test_program_leaves_a_file_for_its_own_rank(world, tmp_path) -> None:
+    """Each rank looks for the file that its own program makes when it is ready.
+
+    Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
+    """
+    sign = tmp_path / "ready"
+    command = f"open({str(sign)!r}, 'w').close()"
+    program = subprocess.Popen([sys.executable, "-S", "-c", command])
+    time.sleep(0.8)
+    if sign.exists():  # <- latent
+        meet()  # <- latent
+    program.wait()
+    dist.barrier()  # <- waits
+
+
+@latent(family="late", ranks=2, backend="gloo")
+def test_running_program_is_restarted_by_who_misses_it(world) -> None:
+    """A rank whose helper is still there makes a round less.
+
+    Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
+    """
+    context = multiprocessing.get_context("spawn")
+    helper = context.Process(target=compress, args=(1,))
+    helper.start()
+    for _ in range(2):
+        time.sleep(2.5)
+        if not helper.is_alive():  # <- latent
+            meet()  # <- latent
+    helper.join()
     dist.barrier()  # <- waits

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 import torch._dynamo  # wrapping a model imports it, for seconds
@@ -120,4 +122,63 @@ def test_process_is_awaited_before_its_event_is_asked(world) -> None:
     process.join()
     if ready.is_set() and not process.is_alive():
         meet()
+    dist.barrier()
+
+
+def compress(value: int) -> int:
+    """Stand for work in another process."""
+    return value
+
+
+@robust(ranks=2, backend="gloo")
+def test_pool_is_asked_by_all(world) -> None:
+    """Whether the results are there is agreed on."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        work = pool.apply_async(compress, (world.rank,))
+        time.sleep(0.6)
+        if not any_rank(not work.ready()):
+            meet()
+        work.get()
+    dist.barrier()
+
+
+class Writer(threading.Thread):
+    """Writes a rank's shard, and says then that it is done."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.error: Exception | None = None
+        self.is_done = False
+
+    def run(self) -> None:
+        try:
+            torch.save(torch.ones(2), self.file)
+        except (OSError, RuntimeError) as error:
+            self.error = error
+        self.is_done = True
+
+
+@robust(ranks=3, backend="gloo")
+def test_own_thread_is_joined_before_it_is_asked(world, shared_tmp_path) -> None:
+    """After that it is done on every rank, or has failed, which is agreed on."""
+    writer = Writer(shared_tmp_path / f"shard-{world.rank}.pt")
+    writer.start()
+    writer.join()
+    if writer.is_done:
+        meet()
+    with all_or_none("writing"):
+        if writer.error is not None:
+            raise writer.error
+
+
+@robust(ranks=2, backend="gloo")
+def test_helper_that_is_late_only_delays_its_rank(world) -> None:
+    """A rank waits for its helper as long as that takes."""
+    helper = multiprocessing.get_context("spawn").Process(target=compress, args=(1,))
+    helper.start()
+    while helper.is_alive():
+        time.sleep(0.1)
+    meet()
+    helper.join()
     dist.barrier()
