@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import sweeps
+from runs import await_that
 
 from pytest_multihost import at, faults
 from pytest_multihost.extensions.sweep.record import write_sweep
@@ -380,8 +380,15 @@ print(child.pid)
 """
     trial = try_script([sys.executable, "-c", program])
     assert trial.code == 0
-    with contextlib.suppress(psutil.NoSuchProcess):  # its adopter may not have reaped it yet
-        assert psutil.Process(int(trial.output)).status() == psutil.STATUS_ZOMBIE
+    await_that(lambda: has_ended(int(trial.output)))
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended; its adopter may not have reaped it yet."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 HOSTILE = [
