@@ -1,7 +1,7 @@
 """Faults: disturbances of ranks at points of their code.
 
-* `kinds` lists the kinds: `process_faults`, `pressure`, `slow_io`, `clock_skew`, `elapsed_time`,
-  `file_views` and `call_results`.
+* `kinds` lists the kinds: `process_faults`, with `held_child` (processes of a rank), `pressure`,
+  `slow_io`, `clock_skew`, `elapsed_time`, `file_views` and `call_results`.
 * `planner` reads and checks faults for the plan of a world, with `fault_text` and `validation`.
 * `in_rank` is the part in a rank. `points` performs faults at the points that the rank passes;
   `portable_names` names files. `point_record` records the points, with `meetings` (operations in

@@ -19,6 +19,9 @@ _APPEARS_S = 2.0
 
 _POLL_S = 0.0005
 
+_TRACKER = b"multiprocessing.resource_tracker"
+"""Part of the command of a process that multiprocessing starts beside the first one it spawns."""
+
 _STOPPED, _ENDED = ("T", "t"), ("X", "Z")
 """States of processes in /proc/PID/stat."""
 
@@ -56,10 +59,11 @@ def _stopped_child(parent: int, known: frozenset[int]) -> int | None:
     signalled = set[int]()
     while monotonic() < deadline_s:
         for each in sorted(set(children_of(parent)) - known):
-            state = _state(each)
+            state, own = _state(each), _command(each)
             if state in _STOPPED:
                 return each
-            if state not in _ENDED and each not in signalled and _command(each) != command:
+            has_called_exec = own not in (command, b"") and _TRACKER not in own
+            if state not in _ENDED and each not in signalled and has_called_exec:
                 signalled.add(each)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGSTOP)

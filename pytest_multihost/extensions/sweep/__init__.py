@@ -130,17 +130,19 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
         return stating
     from pytest_multihost.extensions.sweep.choices import BESIDE, STARTS
     from pytest_multihost.extensions.sweep.local_decisions.service import watching
+    from pytest_multihost.extensions.sweep.marker import thread_classes
     from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
+    beside = (*BESIDE, *STARTS, *thread_classes())
     recorded = listening(stating)
     if "differs" in request.families:
         recorded = watching(recorded, item.config.rootpath)
     return replace(
         recorded,
         tells_points=True,
-        told_calls=(*spec.told_calls, *request.decisions, *request.values, *BESIDE, *STARTS),
+        told_calls=(*spec.told_calls, *request.decisions, *request.values, *beside),
         told_batches=(*spec.told_batches, *request.batches),
     )
 

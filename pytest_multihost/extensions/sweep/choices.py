@@ -41,6 +41,12 @@ BESIDE = (
 """Functions of work beside the main thread: a thread takes the answer of a process, its work is
 done, or it begins."""
 
+
+def is_beside(function: str) -> bool:
+    """Return whether a function is one of these, or what a class of threads of the user's runs."""
+    return function in BESIDE or function.endswith(".run")
+
+
 STARTS = ("multiprocessing.process:BaseProcess.start", "subprocess:Popen.__init__")
 """Functions that start processes of a rank."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -135,6 +136,20 @@ def data_functions(module: ModuleType) -> Iterator[str]:
         name = getattr(each, "__name__", "")
         if _yields_data(each) and getattr(owner, name, None) is each:
             yield f"{each.__module__}:{name}"
+
+
+def thread_classes() -> tuple[str, ...]:
+    """Return the `run` methods of all classes of threads that the user's code defines."""
+    found, left = list[str](), [threading.Thread]
+    while left:
+        for each in left.pop().__subclasses__():
+            left.append(each)
+            owner = sys.modules.get(each.__module__)
+            file = getattr(owner, "__file__", None)
+            is_named_so = getattr(owner, each.__name__, None) is each
+            if "run" in vars(each) and is_named_so and file is not None and not is_library(file):
+                found.append(f"{each.__module__}:{each.__name__}.run")
+    return tuple(found)
 
 
 def _yields_data(value: Any) -> bool:  # noqa: ANN401 - any value of a module

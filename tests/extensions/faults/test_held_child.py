@@ -25,10 +25,10 @@ def work_for(world, seconds):
     if world.rank == 0:
         time.sleep(seconds)
 
-def asked_while_others_work(world, question):
-    work_for(world, 2.0)
+def asked_while_others_work(world, question, after=0.3):
+    work_for(world, after + 1.7)
     if world.rank == 1:
-        time.sleep(0.3)
+        time.sleep(after)
         return question()
     return None
 
@@ -57,6 +57,15 @@ def test_second_goes_on(world):
         each.join()
     assert seen == ((False, True) if world.rank == 1 else None)
 
+@held(FORKS)
+def test_spawned(world):
+    # The first one comes with the tracker of resources, which is not held.
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    seen = asked_while_others_work(world, process.is_alive, after=2.0)
+    process.join()
+    assert seen is (True if world.rank == 1 else None)
+
 @held(RUNS)
 def test_program(world):
     program = subprocess.Popen([sys.executable, "-S", "-c", "pass"])
@@ -74,7 +83,7 @@ def test_no_process(world):
 
 
 @pytest.mark.program(PROGRAM)
-@pytest.mark.parametrize("test", ["forked", "second_goes_on", "program", "no_process"])
+@pytest.mark.parametrize("test", ["forked", "second_goes_on", "spawned", "program", "no_process"])
 def test_a_child_is_held_and_its_rank_goes_on(worlds, test: str) -> None:
     """It begins once the other ranks wait; other children, and failing calls, hold nothing."""
     verdict = worlds.verdicts[f"test_{test}"]

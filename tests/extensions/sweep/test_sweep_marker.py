@@ -12,12 +12,12 @@ from types import ModuleType
 
 import pytest
 
-from pytest_multihost.extensions.sweep.marker import data_functions
+from pytest_multihost.extensions.sweep.marker import data_functions, thread_classes
 
 pytestmark = pytest.mark.unit
 
 SOURCE = """
-import contextlib
+import contextlib, threading
 def train_batches():
     yield 1
 def load_dataset():
@@ -40,6 +40,10 @@ class Retries:
     def __next__(self): return 8
 class DataHolder:
     data = 9
+class Writer(threading.Thread):
+    def run(self): pass
+class Named(threading.Thread):
+    pass
 """
 
 
@@ -76,3 +80,10 @@ def test_what_cannot_be_found_by_its_name_is_no_data(module: ModuleType) -> None
     """Its calls could not be replaced."""
     vars(module)["alias"] = vars(module).pop("train_batches")
     assert "module_of_the_user:train_batches" not in data_functions(module)
+
+
+def test_threads_of_the_user_are_found_by_their_classes(module: ModuleType) -> None:
+    """A class without a `run` of its own runs that of `Thread`, which is held anyway."""
+    found = thread_classes()
+    assert f"{module.__name__}:Writer.run" in found
+    assert f"{module.__name__}:Named.run" not in found

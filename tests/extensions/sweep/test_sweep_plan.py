@@ -668,6 +668,7 @@ def test_a_rank_is_held_at_all_its_collectives_at_once() -> None:
         "multiprocessing.connection:Connection.recv",
         "concurrent.futures:Future.set_result",
         "threading:Thread.run",
+        "train:Writer.run",
     ],
 )
 def test_a_thread_beside_the_main_one_is_held(function: str) -> None:

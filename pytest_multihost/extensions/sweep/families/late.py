@@ -13,7 +13,6 @@ from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import (
-    BESIDE,
     LAST_TURN,
     LATER_TURN,
     SECOND_TURN,
@@ -22,6 +21,7 @@ from pytest_multihost.extensions.sweep.choices import (
     SweptRole,
     UndisturbedRun,
     Weight,
+    is_beside,
 )
 from pytest_multihost.extensions.sweep.classes import SpanKind, classes_of, is_of_the_test, site_of
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
@@ -139,7 +139,7 @@ def _late_beside(role: SweptRole) -> Iterator[Choice]:
     """
     found: dict[Hashable, list[RecordedPoint]] = {}
     for each in role.points:
-        is_thread = each.point.name in BESIDE and not each.is_main
+        is_thread = is_beside(each.point.name) and not each.is_main
         if each.point.point == "call" and (is_thread or each.point.name in STARTS):
             found.setdefault(site_of(each), []).append(each)
     for site, calls in found.items():
