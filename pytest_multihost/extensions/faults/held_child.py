@@ -1,7 +1,7 @@
 """Hold the next process that this rank starts, while the rank goes on.
 
-A process that is forked stops itself before it runs any code of the test. One that calls exec is
-stopped from here, and only after that: until then its parent may wait for it (vfork(2)).
+A process that is forked stops itself before it runs any code of the test. A program is
+stopped from here, and only after its call of exec: until then its parent may wait (vfork(2)).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ done, or it begins."""
 
 
 def is_beside(function: str) -> bool:
-    """Return whether a function is one of these, or what a class of threads of the user's runs."""
+    """Return whether a function is one of these, or the `run` of a class of threads."""
     return function in BESIDE or function.endswith(".run")
 
 

@@ -350,7 +350,7 @@ _LEFT_OUT = {
     "known": "because other runs show that they would find nothing new",
     "lost": "because the plugin failed in them twice",
     "machine": "because this machine cannot do that",
-    "rare": "because their kind has found nothing in any measured program; naming the family runs them",
+    "rare": "because their kind has found nothing yet; naming the fault class runs them",
     "doubtful": "because no hang was proven, and a repeat with nothing beside it found none",
 }
 
