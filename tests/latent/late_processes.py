@@ -262,11 +262,11 @@ def test_running_program_is_restarted_by_who_misses_it(world) -> None:
 
     Source: https://github.com/areal-project/AReaL/pull/1356 (ranks that reap at different times)
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # one that is spawned takes seconds under load
     helper = context.Process(target=compress, args=(1,))
     helper.start()
     for _ in range(2):
-        time.sleep(2.5)
+        time.sleep(0.8)
         if not helper.is_alive():  # <- latent
             meet()  # <- latent
     helper.join()
