@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
-from pytest_multihost.extensions.engines.driver.byte_pump import socket_of_streams
+from pytest_multihost.extensions.engines.driver.carrier import socket_of_streams
 from pytest_multihost.extensions.engines.driver.order import PeerOrder, read_order
 
 CODE = "from pytest_multihost.extensions.engines.driver.start_peer import main; main()"
