@@ -64,7 +64,7 @@ class Controller:
             plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
             refuse(session.config, plans, chosen)
             for peer in self.peers.values():
-                _compare(plans, peer)
+                require_same_tests(collected_tests(plans), peer, peer.hello.tests)
             detect_local_peers(self.peers, base_temp(session.config))
             for plan in plans.values():
                 require_one_machine(self.peers, plan.world)
@@ -124,8 +124,10 @@ def refuse(
         raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
 
 
-def _compare(plans: Mapping[str, Plan], peer: Peer) -> None:
-    """Check that a peer has collected the tests that this process has.
+def require_same_tests(
+    ours: Sequence[CollectedTest], peer: Peer, theirs: Sequence[CollectedTest]
+) -> None:
+    """Check that a peer can take part, and has collected the tests that this process has.
 
     Raises:
         LaunchError: The peer has collected other tests, or cannot take part.
@@ -133,11 +135,11 @@ def _compare(plans: Mapping[str, Plan], peer: Peer) -> None:
     if peer.hello.problems:
         seen = "\n".join(peer.hello.problems)
         raise LaunchError(f"{peer.name} cannot take part", seen=seen)
-    difference = first_difference(collected_tests(plans), peer.hello.tests)
-    if difference is not None:
+    if difference := first_difference(ours, theirs):
+        root = f"\nIts rootdir is {peer.hello.root}." if peer.hello.root else ""
         raise LaunchError(
-            f"{peer.name} has collected other tests than rank 0's",
-            seen=difference,
+            f"{peer.name} has collected other tests than this process",
+            seen=f"{difference}{root}",
             remedy=(
                 "Give all processes one command, code and configuration; and make"
                 " collection depend on nothing that differs between processes."
