@@ -7,6 +7,7 @@ and judging them.
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.option import Settings
 
 
@@ -22,8 +24,8 @@ class StartRequest:
     """The order to an engine to start peers.
 
     Attributes:
-        python: The interpreter on the nodes; None: the path of this process's, or the engine's
-            own one there.
+        python: The path of the interpreter on the nodes; None: that of this process's interpreter,
+            unless the engine has one of its own there.
         code: The code of a peer, as for ``python -c``. The peer reads from its standard input,
             writes to its standard output, and ends when its input ends.
         count: The number of nodes; None: the engine decides.
@@ -41,6 +43,21 @@ class StartRequest:
     def command(self) -> Sequence[str]:
         """The command that starts a peer, for an engine that has no interpreter of its own."""
         return (self.python or sys.executable, "-P", "-c", self.code)
+
+
+def split_words(source: str, text: str) -> list[str]:
+    """Return the words of a text, as a shell would.
+
+    Args:
+        source: Where the text comes from, for the error.
+
+    Raises:
+        SettingError: A quotation mark is missing.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise SettingError(f"{source}: {shown(text)} cannot be read", seen=str(error)) from error
 
 
 class Node(Protocol):
@@ -72,7 +89,7 @@ class Fleet(Protocol):
         """Return the nodes; None while they are not available. Call it repeatedly.
 
         Raises:
-            LaunchError: The engine does not provide them; has its reason.
+            LaunchError: The engine does not provide them; the error has its reason.
         """
 
     def waiting(self) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.extensions.engines.engine import split_words
 
 if TYPE_CHECKING:
     import pluggy
@@ -103,24 +103,10 @@ def _print(options: argparse.Namespace, _: pluggy.HookRelay) -> int:
         nodes=options.nodes,
         image=options.image,
         gpus=options.gpus,
-        pytest_args=words_of(options.pytest),
+        pytest_args=split_words("--pytest", options.pytest),
     )
     sys.stdout.write(text)
     return 0
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of arguments, as a shell would.
-
-    Raises:
-        SettingError: A quotation mark is missing.
-    """
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise SettingError(
-            f"--pytest: {shown(text)}: the arguments cannot be read", seen=str(error)
-        ) from error
 
 
 def jobset(*, name: str, nodes: int, image: str, gpus: int, pytest_args: list[str]) -> str:

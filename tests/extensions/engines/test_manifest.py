@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 
 from pytest_multihost.core.command.main import main
 from pytest_multihost.extensions.engines.attach import Rendezvous
-from pytest_multihost.extensions.engines.manifest import jobset, words_of
+from pytest_multihost.extensions.engines.engine import split_words
+from pytest_multihost.extensions.engines.manifest import jobset
 from pytest_multihost.testing import SettingError
 
 pytestmark = pytest.mark.unit
@@ -334,5 +335,5 @@ def test_a_name_that_yaml_reads_as_a_truth_stays_a_name(name: str) -> None:
 
 def test_a_missing_quotation_mark_is_a_mistake_of_the_caller() -> None:
     """It is told in one sentence."""
-    with pytest.raises(SettingError, match="arguments cannot be read"):
-        words_of("-k 'x")
+    with pytest.raises(SettingError, match=r"--pytest: .* cannot be read"):
+        split_words("--pytest", "-k 'x")

@@ -52,7 +52,7 @@ def members(
     Args:
         ranks: The ranks whose files it may have.
         max_bytes: The files that it may have, by the ends of their names, with their maximum sizes;
-            None for files of any end.
+            None: files with any end.
 
     Raises:
         UnreadableError: It is not an archive, or has other files or larger ones.

@@ -56,7 +56,7 @@ MIN_SECRET = 16
 
 _BACKLOG = 256
 _MAX_FILE = 1 << 16
-"""Index of the field env_start in /proc/PID/stat, counted after the name; see proc_pid_stat(5)."""
+"""The most bytes that are read of a file with a secret."""
 
 
 @dataclass(frozen=True, slots=True)

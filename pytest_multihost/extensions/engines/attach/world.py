@@ -59,8 +59,8 @@ _SNAPSHOT_S = 10.0
 """How long a process may take to take a snapshot. A stopped process never answers."""
 
 _CONFIRM_S = 15.0
-"""How long a process may be silent when a hang is about to be reported: its ranks' words may be on
-the way, or lost with the connection."""
+"""How long a process may be silent when a hang is about to be reported: its ranks' last events may
+be on the way, or lost with the connection."""
 
 
 SLOTS, _HISTORY = ".slots", ".history"

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +101,11 @@ def last_lines(file: Path) -> str:
 def last_lines_of(text: str) -> str:
     """Return the last lines of a text."""
     return "\n".join(text.rstrip().splitlines()[-_LINES:])
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for a process beside pytest, which needs no secret."""
+    return {name: value for name, value in environment.items() if "SECRET" not in name}
 
 
 def end_commands(processes: Iterable[subprocess.Popen[bytes]]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.extensions.engines.cluster.command_node import CommandFleet
-from pytest_multihost.extensions.engines.engine import Engine, StartRequest
+from pytest_multihost.extensions.engines.engine import Engine, StartRequest, split_words
 
 _INDEX = "{i}"
 _EXAMPLE = "exec:kubectl exec -i worlds-{i} --"
@@ -22,10 +21,12 @@ def begin_exec(text: str, request: StartRequest) -> CommandFleet:
     """Run a command for each node, with the node's index in place of ``{i}``.
 
     Raises:
-        SettingError: The text is not a command.
+        SettingError: The text is not a command, or one that is the same for several nodes.
         LaunchError: It cannot be started.
     """
-    words, count = _split(text), request.count or _NODES
+    words, count = split_words("exec", text), request.count or _NODES
+    if not words:
+        raise SettingError("exec: a command is missing", remedy=_EXAMPLE)
     if count > 1 and not any(_INDEX in word for word in words):
         raise SettingError(
             f"exec: the command is the same for all {count} nodes",
@@ -37,23 +38,6 @@ def begin_exec(text: str, request: StartRequest) -> CommandFleet:
         for index in range(count)
     ]
     return CommandFleet.start(commands, request.folder)
-
-
-def _split(text: str) -> Sequence[str]:
-    """Return the words of a command.
-
-    Raises:
-        SettingError: There are none, or a quotation mark is missing.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise SettingError(f"exec: {shown(text)} is not a command", seen=str(error)) from error
-    if not words:
-        raise SettingError(
-            "exec: a command is missing", remedy="exec:kubectl exec -i worlds-{i} --"
-        )
-    return words
 
 
 def begin_ssh(text: str, request: StartRequest) -> CommandFleet:

@@ -26,6 +26,7 @@ from pytest_multihost.extensions.engines.cluster.command_node import (
     describe_code,
     end_commands,
     last_lines,
+    without_secrets,
 )
 from pytest_multihost.extensions.engines.cluster.ray_options import RAY
 from pytest_multihost.extensions.engines.engine import Engine, StartRequest
@@ -181,7 +182,7 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
                 stderr=log,
                 pass_fds=[theirs.fileno(), described],
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if "SECRET" not in name},
+                env=without_secrets(os.environ),
             )
         except OSError as error:
             ours.close()

@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,9 @@ from pytest_multihost.extensions.engines.cluster.command_node import (
     describe_code,
     end_commands,
     last_lines,
+    without_secrets,
 )
-from pytest_multihost.extensions.engines.engine import Engine, StartRequest
+from pytest_multihost.extensions.engines.engine import Engine, StartRequest, split_words
 
 _HOLD = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >&2'
 """The command of salloc: it prints the allocation, and ends when its input ends."""
@@ -182,7 +182,7 @@ def begin_slurm(text: str, request: StartRequest) -> SlurmFleet:
     before: Callable[[], None] = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     fleet = SlurmFleet(request, name=name)
     cancel = ["sh", "-c", _CANCEL, name]
-    nowhere, own = subprocess.DEVNULL, _outside(os.environ)
+    nowhere, own = subprocess.DEVNULL, without_secrets(os.environ)
     with files.appending(fleet.log("out")) as out, files.appending(fleet.log("err")) as err:
         try:
             fleet.allocation = subprocess.Popen(
@@ -215,23 +215,13 @@ def split_options(text: str) -> list[str]:
     Raises:
         SettingError: A quotation mark is missing, or a word is neither an option nor its value.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise SettingError(
-            f"slurm: {shown(text)}: the options cannot be read", seen=str(error)
-        ) from error
+    words = split_words("slurm", text)
     if words and not words[0].startswith("-"):
         raise SettingError(
             f"slurm: {shown(text)} does not begin with an option",
             remedy='Write options of salloc: slurm:"-p gpu --time=10"',
         )
     return words
-
-
-def _outside(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for the command that holds an allocation: it needs no secret."""
-    return {name: value for name, value in environment.items() if "SECRET" not in name}
 
 
 def _hosts(nodes: str) -> Sequence[str]:

@@ -16,7 +16,7 @@ from pytest_multihost.core.pytest_plugin.options import offered_options
 from pytest_multihost.extensions.engines.driver import heartbeats
 from pytest_multihost.extensions.engines.driver.options import CARRY
 from pytest_multihost.extensions.engines.driver.order import PeerOrder
-from pytest_multihost.extensions.engines.driver.start_peer import PACKAGE
+from pytest_multihost.extensions.engines.driver.versions import PACKAGE
 
 _NCCL = (
     "ALGO BUFFSIZE COLLNET_ENABLE COMM_BLOCKING CROSS_NIC DEBUG DEBUG_FILE DEBUG_SUBSYS"

@@ -12,14 +12,13 @@ from typing import NoReturn
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.extensions.engines.driver.carrier import socket_of_streams
 from pytest_multihost.extensions.engines.driver.order import PeerOrder, read_order
+from pytest_multihost.extensions.engines.driver.versions import PACKAGE
 
 CODE = "from pytest_multihost.extensions.engines.driver.start_peer import main; main()"
 """The code of a peer, as for ``python -c``."""
 
 IN_COPY = "here"
 """An argument of a peer that an engine has started in a copy of the project."""
-
-PACKAGE = "pytest-multihost-hangs"
 
 _REFUSED = 4
 """pytest's exit code for an error of usage."""

@@ -6,13 +6,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-_PLUGIN = "pytest-multihost-hangs"
+PACKAGE = "pytest-multihost-hangs"
 _RUNTIMES = ("torch", "jax")
 
 
 def relevant_versions() -> Mapping[str, str]:
     """Return the versions of Python, of this package, and of the runtimes that are installed."""
-    found = {"Python": _release(platform.python_version()), _PLUGIN: version(_PLUGIN)}
+    found = {"Python": _release(platform.python_version()), PACKAGE: version(PACKAGE)}
     for name in _RUNTIMES:
         try:
             found[name] = _public(version(name))

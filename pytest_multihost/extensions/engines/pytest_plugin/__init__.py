@@ -3,9 +3,9 @@
 This module finds out whether this is such a run, and the role of this process. Every run of pytest
 imports it, so it imports nothing heavy. Two modules are imported only when they are needed:
 `controller` has the additions to an ordinary run in rank 0's process, `agent` the work of every
-other process. `peer_losses` ends a run that has lost a process, `other_runs` knows a process that
-another run has started. The package `driver` has the work
-of a process that starts the others by an engine.
+other process. `peer_losses` ends a run that has lost a process, `other_runs` recognises a process
+that another run has started. The package `driver` is the work of a process that starts the others
+through an engine.
 """
 
 from __future__ import annotations
