@@ -61,9 +61,11 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 @hookimpl
 def pytest_multihost_engines() -> Sequence[Engine]:
     """Offer the built-in engines."""
-    from pytest_multihost.extensions.engines.cluster.built_in import ENGINES
+    from pytest_multihost.extensions.engines.cluster.commands import EXEC, SSH
+    from pytest_multihost.extensions.engines.cluster.ray_engine import RAY_ENGINE
+    from pytest_multihost.extensions.engines.cluster.slurm import SLURM
 
-    return ENGINES
+    return EXEC, SSH, SLURM, RAY_ENGINE
 
 
 @hookimpl

@@ -15,7 +15,6 @@ import pytest
 
 from pytest_multihost.extensions.engines.attach.world import hosts_of, shares_of
 from pytest_multihost.extensions.engines.cluster.commands import begin_exec, begin_ssh
-from pytest_multihost.extensions.engines.cluster.ray_options import parse_ray_options
 from pytest_multihost.extensions.engines.cluster.slurm import split_options
 from pytest_multihost.extensions.engines.driver import line
 from pytest_multihost.extensions.engines.driver.heartbeats import (
@@ -24,6 +23,7 @@ from pytest_multihost.extensions.engines.driver.heartbeats import (
     encode_chunk,
 )
 from pytest_multihost.extensions.engines.driver.line import Line, carry
+from pytest_multihost.extensions.engines.driver.options import parse_ray_options
 from pytest_multihost.extensions.engines.driver.order import PeerOrder, encode_order, read_order
 from pytest_multihost.extensions.engines.driver.orders_of_run import carried_variables
 from pytest_multihost.extensions.engines.driver.start_peer import find_project

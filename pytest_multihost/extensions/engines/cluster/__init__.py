@@ -1,6 +1,6 @@
 """The built-in engines.
 
-`built_in` lists them. `command_node` is a node that a local command reaches; `commands` and `slurm`
-have such nodes. `ray_engine` is pytest's side of Ray, `ray_client` a process beside pytest, and
-`ray_peer` runs on the nodes; `ray_options` is Ray's option.
+`command_node` is a node that a local command reaches; `commands` and `slurm` have such nodes.
+`ray_engine` is pytest's side of Ray, `ray_client` a process beside pytest, and `ray_peer` runs on
+the nodes.
 """

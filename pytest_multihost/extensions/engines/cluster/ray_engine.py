@@ -28,7 +28,7 @@ from pytest_multihost.extensions.engines.cluster.command_node import (
     last_lines,
     without_secrets,
 )
-from pytest_multihost.extensions.engines.cluster.ray_options import RAY
+from pytest_multihost.extensions.engines.driver.options import RAY
 from pytest_multihost.extensions.engines.engine import Engine, StartRequest
 
 _CODE = "from pytest_multihost.extensions.engines.cluster.ray_client import main; main()"

@@ -8,6 +8,6 @@
   the driver and beside each peer. `heartbeats` tell a peer that the driver's machine is in reach.
   `carrying_sockets` takes delays out of the connection to a node.
 * `versions` compares the software of all processes. `lingering` keeps ranks alive after SIGTERM.
-* `meeting` waits for the nodes and admits their peers.
+* `nodes` waits for the nodes and admits their peers.
 * `plugin` is the plugin in pytest's process, which starts worlds through them.
 """

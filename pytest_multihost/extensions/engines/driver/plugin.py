@@ -54,9 +54,9 @@ from pytest_multihost.extensions.engines.driver.carrying_sockets import (
     tcp_sockets_of,
 )
 from pytest_multihost.extensions.engines.driver.lingering import LINGERING, PART
-from pytest_multihost.extensions.engines.driver.meeting import (
-    Queue,
-    await_end,
+from pytest_multihost.extensions.engines.driver.nodes import (
+    await_end_of,
+    await_nodes,
     await_peers,
     send_orders,
 )
@@ -194,7 +194,7 @@ class Driver:
         limit_s = self.settings.get(QUEUE_TIMEOUT)
         if limit_s is None and os.environ.get("CI"):
             limit_s = _QUEUE_IN_CI_S
-        nodes = Queue(self.engine.name, limit_s, self._say).await_nodes(self.fleet)
+        nodes = await_nodes(self.fleet, self.engine.name, limit_s, self._say)
         admission = self._admit(nodes)
         await_peers(nodes, admission, self.settings.get(STARTUP_TIMEOUT))
         peers = admission.peers
@@ -243,7 +243,7 @@ class Driver:
             reporter.write_line(line, flush=True)
 
     def _why_lost(self, node: Node, index: int) -> str:
-        await_end(node)
+        await_end_of(node)
         return self.fleet.why_lost(index)
 
     # Hooks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.extensions.engines.attach.admission import Admission
@@ -19,47 +18,39 @@ _TELL_AFTER_S = 2.0
 _LAST_WORDS_S = 1.0
 """How long a command may take to end after its connection has ended."""
 
-Say = Callable[[str], None]
-"""Writes a line for the user."""
 
+def await_nodes(
+    fleet: Fleet, engine: str, timeout_s: float | None, say: Callable[[str], None]
+) -> Sequence[Node]:
+    """Wait until the nodes are available; say why that takes long.
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """How to wait for nodes.
-
-    Attributes:
+    Args:
+        engine: The engine's name.
         timeout_s: None: no limit.
+        say: Writes a line for the user.
+
+    Raises:
+        LaunchError: The engine does not provide them, or not in time.
     """
-
-    engine: str
-    timeout_s: float | None
-    say: Say
-
-    def await_nodes(self, fleet: Fleet) -> Sequence[Node]:
-        """Wait until the nodes are available; say why that takes long.
-
-        Raises:
-            LaunchError: The engine does not provide them, or not in time.
-        """
-        started_s, told = time.monotonic(), ""
-        while (nodes := fleet.nodes()) is None:
-            waited_s = time.monotonic() - started_s
-            why = fleet.waiting() if waited_s > _TELL_AFTER_S else told
-            if why != told:
-                told = why
-                self.say(f"multihost: {self.engine}: {why} (since {waited_s:.0f} s)")
-            if self.timeout_s is not None and waited_s > self.timeout_s:
-                raise LaunchError(
-                    f"{self.engine} has not provided the nodes within {self.timeout_s:g} s",
-                    seen=fleet.waiting(),
-                    remedy="Ask for less, or wait longer: --multihost-queue-timeout=SECONDS",
-                )
-            time.sleep(_STEP_S)
-        if told:
-            names = ", ".join(each.name for each in nodes)
-            waited_s = time.monotonic() - started_s
-            self.say(f"multihost: {self.engine}: after {waited_s:.0f} s there are {names}")
-        return nodes
+    started_s, told = time.monotonic(), ""
+    while (nodes := fleet.nodes()) is None:
+        waited_s = time.monotonic() - started_s
+        why = fleet.waiting() if waited_s > _TELL_AFTER_S else told
+        if why != told:
+            told = why
+            say(f"multihost: {engine}: {why} (since {waited_s:.0f} s)")
+        if timeout_s is not None and waited_s > timeout_s:
+            raise LaunchError(
+                f"{engine} has not provided the nodes within {timeout_s:g} s",
+                seen=fleet.waiting(),
+                remedy="Ask for less, or wait longer: --multihost-queue-timeout=SECONDS",
+            )
+        time.sleep(_STEP_S)
+    if told:
+        names = ", ".join(each.name for each in nodes)
+        waited_s = time.monotonic() - started_s
+        say(f"multihost: {engine}: after {waited_s:.0f} s there are {names}")
+    return nodes
 
 
 def send_orders(nodes: Sequence[Node], orders: Sequence[PeerOrder]) -> None:
@@ -96,14 +87,14 @@ def await_peers(nodes: Sequence[Node], admission: Admission, timeout_s: float) -
 
 def ended_at_start(node: Node) -> LaunchError:
     """Return the error for a peer that has ended before it could take part."""
-    ended = await_end(node) or "it closed its output"
+    ended = await_end_of(node) or "it closed its output"
     return LaunchError(
         f"the peer on node {node.name} has ended at its start: {ended}",
         seen=node.last_words() or "It has written nothing to standard error.",
     )
 
 
-def await_end(node: Node) -> str:
+def await_end_of(node: Node) -> str:
     """Return how the command of a lost node has ended; waits a moment for it."""
     deadline_s = time.monotonic() + _LAST_WORDS_S
     while not (ended := node.ended()) and time.monotonic() < deadline_s:
