@@ -21,7 +21,6 @@ from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach import (
     Connector,
-    Listener,
     Peer,
     PeersLauncher,
     Rendezvous,
@@ -30,6 +29,7 @@ from pytest_multihost.extensions.engines.attach import (
     require_one_machine,
     with_controller,
 )
+from pytest_multihost.extensions.engines.meeting import LauncherMeeting
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
 
 JOIN_S = 300.0
@@ -46,18 +46,16 @@ def run_joined(script: JoinedScript) -> int:
         SettingError: No launcher has started this process as one of several.
     """
     try:
-        rendezvous = Rendezvous.read(os.environ, script.folder)
+        meeting = LauncherMeeting.at(script.folder, os.environ)
     except SettingError as error:
         happened = "--ranks is missing: multihost run --ranks N train.py"
         raise SettingError(happened, seen=f"A launcher would give it, but {error}") from error
-    rendezvous.forget_variables()
-    membership = rendezvous.membership
-    plan = script.plan(membership.size)
+    plan = script.plan(meeting.membership.size)
     spec = plan.spec
-    if membership.rank:
-        return be_peer(rendezvous, spec, script.scratch, script.launcher(plan))
+    if meeting.membership.rank:
+        return be_peer(meeting.rendezvous, spec, script.scratch, script.launcher(plan))
     interrupt_on_signals()
-    peers, code = meet(rendezvous, spec, script.scratch), _LOST
+    peers, code = meet(meeting, spec, script.scratch), _LOST
     processes = with_controller(peers)
     spec = replace(spec, hosts=hosts_of(spec.size, processes) or spec.hosts)
     local = (each.hello.pid for each in peers.values() if each.is_local)
@@ -69,12 +67,11 @@ def run_joined(script: JoinedScript) -> int:
     try:
         code = script.run(replace(plan, spec=spec), others)
     finally:
-        for peer in peers.values():
-            peer.part(code)
+        meeting.part(code)
     return code
 
 
-def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, Peer]:
+def meet(meeting: LauncherMeeting, spec: WorldSpec, folder: Path) -> Mapping[int, Peer]:
     """Wait for the other processes in rank 0's process; return them by rank.
 
     Args:
@@ -84,21 +81,17 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
     Raises:
         MultihostError: A process did not connect, or cannot take part.
     """
-    listener = Listener(rendezvous)
-    try:
-        listener.await_peers(JOIN_S, remedy=_REMEDY)
-        for peer in listener.peers.values():
-            if peer.hello.problems:
-                seen = "\n".join(peer.hello.problems)
-                raise LaunchError(f"{peer.name} cannot take part", seen=seen)
-            if peer.hello.tests != (_world(spec),):
-                seen = f"There: {peer.hello.tests}, here: {_world(spec)}."
-                raise LaunchError(f"{peer.name} runs another script than rank 0's", seen=seen)
-        detect_local_peers(listener.peers, folder)
-        require_one_machine(listener.peers, spec)
-    finally:
-        listener.close()
-    return listener.peers
+    peers = {each.rank: each for each in meeting.await_companions(JOIN_S, remedy=_REMEDY)}
+    for peer in peers.values():
+        if peer.hello.problems:
+            seen = "\n".join(peer.hello.problems)
+            raise LaunchError(f"{peer.name} cannot take part", seen=seen)
+        if peer.hello.tests != (_world(spec),):
+            seen = f"There: {peer.hello.tests}, here: {_world(spec)}."
+            raise LaunchError(f"{peer.name} runs another script than rank 0's", seen=seen)
+    detect_local_peers(peers, folder)
+    require_one_machine(peers, spec)
+    return peers
 
 
 def check_peers(peers: Mapping[int, Peer]) -> None:
