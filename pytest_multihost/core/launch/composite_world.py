@@ -1,6 +1,6 @@
 """Combine the ranks of several servers into one world for the engine.
 
-A launcher such as torchrun has started the processes in which the servers run.
+The servers may be on several machines, where a launcher or an engine has started them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What strangers, liars and recorders get from us: nothing."""
+"""A process that does not know the secret, or sends recorded messages, is not admitted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def pair() -> Iterator[Pair]:
         )
 
 
-def test_who_knows_the_secret_can_prove_it() -> None:
+def test_a_process_that_knows_the_secret_can_prove_it() -> None:
     """Without sending it."""
     proof = HANDSHAKE.proof(SECRET)
     assert HANDSHAKE.proves(SECRET, proof)
@@ -98,7 +98,7 @@ def test_numbers_that_are_used_once_differ() -> None:
     assert len(new_nonce()) == 32
 
 
-def test_what_one_side_has_sent_is_refused_when_it_comes_back(pair: Pair) -> None:
+def test_a_frame_that_is_sent_back_is_refused(pair: Pair) -> None:
     """Each direction has a key of its own."""
     one, other = pair
     one.send(WireFrame(Ping()))
@@ -140,8 +140,8 @@ def received(data: bytes, layout: struct.Struct = PROOF) -> list[tuple[Any, ...]
         MAGIC.replace(b"-", b"_"),
     ],
 )
-def test_whoever_speaks_otherwise_is_told_from_us_at_once(data: bytes) -> None:
-    """Before anything more is waited for."""
+def test_another_protocol_is_recognised_at_once(data: bytes) -> None:
+    """The process does not wait for more bytes."""
     with pytest.raises(
         RefusedError, match="does not speak the protocol of pytest-multihost-hangs, version 3"
     ):
@@ -156,8 +156,8 @@ def test_a_greeting_is_waited_for_until_it_is_complete(layout: struct.Struct) ->
     assert found == [None] * (layout.size - 1) + [layout.unpack(data)[1:]]
 
 
-def test_of_a_greeting_not_a_byte_more_is_read() -> None:
-    """What comes next carries a tag."""
+def test_no_byte_after_a_greeting_is_read() -> None:
+    """The next bytes are a frame with a tag."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.send(CHALLENGE.pack(MAGIC, bytes(32)) + b"more")
@@ -188,7 +188,7 @@ def test_a_large_frame_does_not_keep_its_sender_waiting(pair: Pair) -> None:
 
 
 def test_a_stream_ends_at_the_first_frame_that_is_not_ours(pair: Pair) -> None:
-    """And what comes after it is not even looked at."""
+    """Later frames are not read."""
     one, other = pair
     one.socket.send(encode(WireFrame(Ping())) + bytes(32))
     one.send(WireFrame(Ping()))
@@ -196,8 +196,8 @@ def test_a_stream_ends_at_the_first_frame_that_is_not_ours(pair: Pair) -> None:
     assert "failed its check" in str(other.ended)
 
 
-def test_an_answer_is_found_among_what_else_has_come(pair: Pair) -> None:
-    """And that is kept in its order."""
+def test_an_answer_is_found_among_other_frames(pair: Pair) -> None:
+    """The others are kept, in their order."""
     ours, theirs = pair
     peer = Peer(1, ours, PeerHello(host="b", pid=7))
     answer = peer.request(ReadProbe("/x"), ProbeRead, within_s=5)
@@ -220,8 +220,8 @@ def test_an_answer_to_another_question_ends_the_connection(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_who_does_not_answer_is_named(pair: Pair, closes: bool) -> None:
-    """Gone, or only silent."""
+def test_a_peer_that_does_not_answer_is_named(pair: Pair, closes: bool) -> None:
+    """It has gone, or is only silent."""
     ours, theirs = pair
     peer = Peer(3, ours, PeerHello(host="b", pid=7))
     if closes:
@@ -235,7 +235,7 @@ def test_who_does_not_answer_is_named(pair: Pair, closes: bool) -> None:
 
 
 def test_a_child_does_not_keep_a_connection_open(pair) -> None:
-    """Else nobody would see its owner end."""
+    """Otherwise no process would notice the end of its owner."""
     one, other = pair
     read, write = os.pipe()
     child = os.fork()
@@ -325,8 +325,8 @@ def rendezvous(folder: Path, secret: bytes | None = None, **changes: object) -> 
     return Rendezvous(membership(**changes), secret, folder / "attach-test.json")
 
 
-def test_rank_0_leaves_a_letter_that_only_its_user_can_read(tmp_path: Path) -> None:
-    """With a new secret and where it listens; the others find both."""
+def test_rank_0_writes_a_rendezvous_file_that_only_its_user_can_read(tmp_path: Path) -> None:
+    """It has a new secret and the address of rank 0; the others find both."""
     point = rendezvous(tmp_path / "new")
     stream, secret = point.listen()
     assert rendezvous(tmp_path / "new", rank=1).find() == ((stream.getsockname(),), secret)
@@ -404,7 +404,7 @@ def test_a_rendezvous_file_that_another_user_replaces_ends_the_wait_for_peers(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"secret": "zz"}', '{"addresses": []}'])
-def test_a_letter_that_makes_no_sense_is_waited_out(tmp_path: Path, text: str) -> None:
+def test_a_rendezvous_file_that_makes_no_sense_is_ignored(tmp_path: Path, text: str) -> None:
     """A run that was killed may have left it; rank 0 writes a new one."""
     point = rendezvous(tmp_path)
     point.file.touch(0o600)
