@@ -25,7 +25,7 @@ class StartRequest:
 
     Attributes:
         python: The path of the interpreter on the nodes; None: that of this process's interpreter,
-            unless the engine has one of its own there.
+            unless the engine has an interpreter there.
         code: The code of a peer, as for ``python -c``. The peer reads from its standard input,
             writes to its standard output, and ends when its input ends.
         count: The number of nodes; None: the engine decides.

@@ -21,7 +21,7 @@ def begin_exec(text: str, request: StartRequest) -> CommandFleet:
     """Run a command for each node, with the node's index in place of ``{i}``.
 
     Raises:
-        SettingError: The text is not a command, or one that is the same for several nodes.
+        SettingError: The text is not a command, or is the same for several nodes.
         LaunchError: It cannot be started.
     """
     words, count = split_words("exec", text), request.count or _NODES

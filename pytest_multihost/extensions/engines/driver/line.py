@@ -133,7 +133,7 @@ class Line:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more of the process here can arrive, or nobody reads its last bytes."""
+        """Whether nothing more of the process here can arrive, or its last bytes are not read."""
         return self.out.is_over or time.monotonic() >= self._stuck_s
 
     def move(self, ready: set[int]) -> None:
