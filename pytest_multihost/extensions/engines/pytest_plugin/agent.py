@@ -38,7 +38,7 @@ class Agent:
     Attributes:
         process: This process, with its way to the controller.
         outlives_controller: Whether it ends after the controller, with the run's exit status.
-        peers: None: only the controller has peers.
+        peers: Always empty, because only the controller has peers.
     """
 
     process: PeerProcess
