@@ -22,7 +22,7 @@ from pytest_multihost.extensions.engines.driver.heartbeats import (
     ChunkDecoder,
     encode_chunk,
 )
-from pytest_multihost.extensions.engines.driver.line import Line, carry
+from pytest_multihost.extensions.engines.driver.line import Duplex, carry
 from pytest_multihost.extensions.engines.driver.options import parse_ray_options
 from pytest_multihost.extensions.engines.driver.order import PeerOrder, encode_order, read_order
 from pytest_multihost.extensions.engines.driver.orders_of_run import carried_variables
@@ -101,7 +101,7 @@ def pumped(
 ) -> None:
     """Carry bytes between a peer and its standard input and output until the end."""
     decode = ChunkDecoder().feed
-    carry([Line.between(connection, incoming, outgoing, decode=decode, silent_s=silent_s)])
+    carry([Duplex.between(connection, incoming, outgoing, decode=decode, silent_s=silent_s)])
 
 
 def write_chunks(descriptor: int, data: bytes) -> None:
@@ -181,7 +181,7 @@ def carried(beat_s: float) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Yield the driver's connection and a node's, between which a thread carries bytes."""
     (driver, driver_side), (node, node_side) = socket.socketpair(), socket.socketpair()
     node_side = node_side.detach()
-    lines = [Line.between(driver_side, node_side, os.dup(node_side), encode=encode_chunk)]
+    lines = [Duplex.between(driver_side, node_side, os.dup(node_side), encode=encode_chunk)]
     carrying = threading.Thread(target=carry, args=(lines, beat_s), daemon=True)
     carrying.start()
     with driver, node:

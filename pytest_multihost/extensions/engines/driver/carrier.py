@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.extensions.engines.driver.heartbeats import ChunkDecoder, encode_chunk
-from pytest_multihost.extensions.engines.driver.line import Line, carry
+from pytest_multihost.extensions.engines.driver.line import Duplex, carry
 
 _CODE = "from pytest_multihost.extensions.engines.driver.carrier import main; main()"
 
@@ -78,7 +78,7 @@ def main() -> NoReturn:
     taken = [int(each) for each in numbers]
     carry(
         [
-            Line.between(socket.socket(fileno=driver), node, os.dup(node), encode=encode_chunk)
+            Duplex.between(socket.socket(fileno=driver), node, os.dup(node), encode=encode_chunk)
             for driver, node in zip(taken[::2], taken[1::2], strict=True)
         ],
         float(beat_s),
@@ -111,6 +111,6 @@ def socket_of_streams(silent_s: float) -> socket.socket:
         signal.signal(number, signal.SIG_IGN)
     decode = ChunkDecoder().feed
     try:
-        carry([Line.between(theirs, incoming, outgoing, decode=decode, silent_s=silent_s)])
+        carry([Duplex.between(theirs, incoming, outgoing, decode=decode, silent_s=silent_s)])
     finally:
         os._exit(0)

@@ -79,7 +79,7 @@ class OneWay:
 
 
 @dataclass(slots=True)
-class Line:
+class Duplex:
     """Both directions of the connection of a process here.
 
     Attributes:
@@ -108,7 +108,7 @@ class Line:
         encode: Callable[[bytes], bytes] = bytes,
         decode: Callable[[bytes], bytes] = bytes,
         silent_s: float = math.inf,
-    ) -> Line:
+    ) -> Duplex:
         """Return the line between a process here and two descriptors, which it closes at its end.
 
         Args:
@@ -159,7 +159,7 @@ class Line:
             os.close(each)
 
 
-def carry(lines: list[Line], beat_s: float = math.inf) -> None:
+def carry(lines: list[Duplex], beat_s: float = math.inf) -> None:
     """Carry bytes until all lines are over.
 
     Args:
