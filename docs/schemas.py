@@ -71,7 +71,11 @@ class Schemas:
         """Return the schema of a class, with fields that only the file has."""
         hints = typing.get_type_hints(cls)
         omits = bool(getattr(cls, "omits_defaults", False))
-        named = {each.name.rstrip("_"): each for each in dataclasses.fields(cls)}
+        named = {
+            each.name.rstrip("_"): each
+            for each in dataclasses.fields(cls)
+            if not getattr(hints[each.name], "stays_in_memory", False)
+        }
         required = [name for name, each in named.items() if not (omits and _has_default(each))]
         properties = {name: self.of(hints[each.name]) for name, each in named.items()}
         return {"type": "object", "properties": {**properties, **more}, "required": required}

@@ -127,8 +127,8 @@ class FaultKind:
         sentence: The words for its effect, in the report of a sweep, without a full stop. It may
             contain `{who}`, the rank in words; `{what}` and `{name}`, the point in words and its
             name alone; `{at}`, when it is passed; `{then}`, from when on; `{often}`, whether once;
-            and the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}`, `{least}` and
-            `{read}`.
+            the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}`, `{least}` and
+            `{read}`; and its other parameters by their names.
         mending: The section of docs/patterns.md for its findings; empty: the section on late ranks.
     """
 

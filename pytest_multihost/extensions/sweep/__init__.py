@@ -14,7 +14,7 @@ modules, in this order; all their functions are pure:
   new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
-  `mend_command` prints them. `own_kinds` returns the kinds of faults with their sentences.
+  `mend_command` prints them. `own_kinds` returns the words for kinds of faults.
 
 `local_decisions` finds the decisions that each rank takes from data that it alone sees.
 `remains` reads the remains of a world that its events lack: `order` finds collectives

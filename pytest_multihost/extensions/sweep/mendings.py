@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.extensions.sweep.own_kinds import own_kinds
+from pytest_multihost.extensions.sweep.own_kinds import words_of
 from pytest_multihost.extensions.sweep.result import DisturbedRun
 
 
@@ -80,5 +80,4 @@ def mending_of_kind(run: DisturbedRun) -> Mending:
         return AGREE_ON_ERRORS
     if run.outcome == "wrong":
         return BROADCAST_DECISIONS
-    kind = own_kinds().get(run.disturbance.fault.kind)
-    return MENDINGS[kind.mending] if kind is not None and kind.mending else BROADCAST_DECISIONS
+    return MENDINGS.get(words_of(run.disturbance).mending, BROADCAST_DECISIONS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.json_values import Json
@@ -48,6 +48,18 @@ SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
+class FaultWords:
+    """The words of a report for faults of one kind, as its `FaultKind` has them."""
+
+    stays_in_memory: ClassVar = True
+    sentence: str = ""
+    mending: str = ""
+
+
+NO_WORDS = FaultWords()
+
+
+@dataclass(frozen=True, slots=True)
 class Disturbance:
     """One fault at one point of one rank.
 
@@ -59,6 +71,8 @@ class Disturbance:
         alike: Other lines with points of the class; not each is tried.
         choice: The kind of choice, in small letters; empty for a fault that no plan has chosen.
         turn: The turn of the choice; 0 is the likeliest one of its class.
+        words: The words for its kind of fault, which a plugin may offer; none if no plan has chosen
+            it.
     """
 
     family: str
@@ -69,6 +83,7 @@ class Disturbance:
     alike: tuple[Place, ...] = ()
     choice: str = field(default="", compare=False)
     turn: int = field(default=0, compare=False)
+    words: FaultWords = field(default=NO_WORDS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.extensions.sweep.families import FAMILIES
 from pytest_multihost.extensions.sweep.mendings import Mending, mending_of_kind
-from pytest_multihost.extensions.sweep.own_kinds import own_kinds
+from pytest_multihost.extensions.sweep.own_kinds import words_of
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -92,9 +92,15 @@ def disturbance_text(disturbance: Disturbance) -> str:
     fault = disturbance.fault
     who = PLAIN.of(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
     who = "the first rank" if fault.is_first else who
-    kind = own_kinds().get(fault.kind)
-    if kind is None or not kind.sentence:
-        return f"{who} had the fault {fault!r}"
+    plain = f"{who} had the fault {fault!r}"
+    try:
+        return words_of(disturbance).sentence.format(**_parts(fault, who)) or plain
+    except (AttributeError, LookupError, TypeError, ValueError):  # of a plugin: it names more
+        return plain
+
+
+def _parts(fault: Fault, who: str) -> Mapping[str, object]:
+    """Return the parts that a sentence about a fault may contain, by name."""
     is_at_start = fault.at.point == "start"
     what, params = point_text(fault.at), fault.params
     is_child = params.get("what") == "child"
@@ -103,21 +109,22 @@ def disturbance_text(disturbance: Disturbance) -> str:
     usual = FIELD_ERRORS.get(fault.at.call, "EIO")
     if fault.kind == "raise_at" or is_operation:
         usual = "its own error" if fault.kind == "fails" else "RuntimeError"
-    return kind.sentence.format(
-        who=f"a process of {who}" if is_child else who,
-        what=what,
-        name=fault.at.name,
-        at=f"from its start in {what} on" if is_child else _time_text(fault.at),
-        then="from the start" if is_at_start else f"from its {what} on",
-        error=params.get("error", usual),
-        often="and so did each later one" if fault.at.onwards else "once",
-        path=params.get("path", "*"),
-        least=f", for {params['min_s']:g} s at least" if params.get("min_s") else "",
-        value=repr(params.get("value")),
-        seconds=str(abs(seconds)).removesuffix(".0"),
-        way="behind" if seconds < 0 else "ahead",
-        read=nth(params.get("read", 1)),
-    )
+    return {
+        **params,
+        "who": f"a process of {who}" if is_child else who,
+        "what": what,
+        "name": fault.at.name,
+        "at": f"from its start in {what} on" if is_child else _time_text(fault.at),
+        "then": "from the start" if is_at_start else f"from its {what} on",
+        "error": params.get("error", usual),
+        "often": "and so did each later one" if fault.at.onwards else "once",
+        "path": params.get("path", "*"),
+        "least": f", for {params['min_s']:g} s at least" if params.get("min_s") else "",
+        "value": repr(params.get("value")),
+        "seconds": str(abs(seconds)).removesuffix(".0"),
+        "way": "behind" if seconds < 0 else "ahead",
+        "read": nth(params.get("read", 1)),
+    }
 
 
 def _time_text(at: Point) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,23 @@ from pytest_multihost.extensions.sweep.families import (
     FamilyEntry,
 )
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
-from pytest_multihost.extensions.sweep.mendings import LOST_RANKS
+from pytest_multihost.extensions.sweep.mendings import LOST_RANKS, mending_of_kind
 from pytest_multihost.extensions.sweep.options import parse_families
+from pytest_multihost.extensions.sweep.own_kinds import with_words
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses
 from pytest_multihost.extensions.sweep.words import disturbance_text, mending
-from pytest_multihost.testing import ErrorPath, Fault, Place, Point, RecordedPoint, SettingError
+from pytest_multihost.faults.kind import FaultKind
+from pytest_multihost.testing import (
+    ErrorPath,
+    Fault,
+    Place,
+    Point,
+    RecordedPoint,
+    SettingError,
+    to_json,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -116,6 +127,35 @@ def test_whatever_is_planned_has_words_and_a_mending(each: Disturbance) -> None:
     """By the kind of its fault, and by its family."""
     assert "had the fault" not in disturbance_text(each)
     assert mending(DisturbedRun(disturbance=each, outcome="hung")).advice
+
+
+FLOOD = FaultKind(
+    name="hold",
+    perform=lambda _: None,
+    sentence="{who} got {until} packets {at}",
+    mending="lost-ranks",
+)
+
+
+def _with_words(kind: FaultKind) -> Disturbance:
+    plan = with_words(plan_sweep(POINTS, ["late"], size=3), {kind.name: kind})
+    return next(each for each in plan.disturbances if not each.fault.at.onwards)
+
+
+def test_the_words_for_a_plugins_fault_are_those_of_its_kind() -> None:
+    """With its own parameters; sweep.json has the sentence, and not its parts."""
+    each = _with_words(FLOOD)
+    run = DisturbedRun(disturbance=each, outcome="hung")
+    assert re.fullmatch(r"rank \d got others-wait packets before its .+", disturbance_text(each))
+    assert mending_of_kind(run) is LOST_RANKS
+    assert "words" not in to_json(each)
+
+
+@pytest.mark.parametrize("sentence", ["{whom} got packets", "{", "{who.name}", ""])
+def test_a_plugins_fault_without_a_fitting_sentence_is_told_as_it_is_written(sentence: str) -> None:
+    """The report goes on."""
+    told = disturbance_text(_with_words(replace(FLOOD, sentence=sentence, mending="none")))
+    assert re.match(r"rank \d had the fault faults\.hold\(", told)
 
 
 def _paused(role: SweptRole) -> Iterator[Choice]:

@@ -41,6 +41,7 @@ from pytest_multihost.extensions.sweep.local_decisions.decisions import local_de
 from pytest_multihost.extensions.sweep.local_decisions.source import may_depend_on_hashes
 from pytest_multihost.extensions.sweep.marker import REMAINS, SEEN, SweepRequest
 from pytest_multihost.extensions.sweep.options import SHOW
+from pytest_multihost.extensions.sweep.own_kinds import with_words
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.random_states import NAME as RANDOM_STATES
 from pytest_multihost.extensions.sweep.rating.weigh import rate_all
@@ -167,6 +168,14 @@ class Sweeps:
         world, began_s = attempt.judged.result, time.monotonic()
         size = world.spec.size
         points = recorded_points(world.history, attempt.judged.context.place)
+        worlds = Worlds(
+            run=self.run,
+            attempt=attempt,
+            budget_s=result.budget_s,
+            points=points,
+            usual_lines=usual_lines(read_logs(attempt.directory, size)),
+            numbers=self._numbers,
+        )
         planned = plan_sweep(
             points,
             result.families,
@@ -177,16 +186,9 @@ class Sweeps:
             has_values=any(_is_replica(each.body) for each in world.history),
             has_hashes=_may_depend_on_hashes(item, points),
         )
+        planned = with_words(planned, worlds.kinds)
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
-        worlds = Worlds(
-            run=self.run,
-            attempt=attempt,
-            budget_s=result.budget_s,
-            points=points,
-            usual_lines=usual_lines(read_logs(attempt.directory, size)),
-            numbers=self._numbers,
-        )
         sweep = begin(planned, worlds.can_run, has_rare=request.has_rare)
         sweep.measures, sweep.clock_of = worlds.measures, worlds.clock_of
         # The path is short, because it is part of the paths of sockets.
