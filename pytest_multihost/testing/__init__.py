@@ -52,7 +52,6 @@ from pytest_multihost.core.model.event import TerminalReturned as TerminalReturn
 from pytest_multihost.core.model.event import TerminalWanted as TerminalWanted
 from pytest_multihost.core.model.event import XfailMark as XfailMark
 from pytest_multihost.core.model.event import now as now
-from pytest_multihost.core.model.fault import BUILT_IN as BUILT_IN
 from pytest_multihost.core.model.fault import IO_CALLS as IO_CALLS
 from pytest_multihost.core.model.fault import START as START
 from pytest_multihost.core.model.fault import UNHANDLED as UNHANDLED

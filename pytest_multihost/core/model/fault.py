@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, ClassVar, Literal, get_args
 
 from pytest_multihost.core.model.errors import shown
@@ -73,37 +74,11 @@ OTHERS_HASH_SEED = 1_000_003
 RANK_WORDS = ("primary", "others", "one", "first", "all")
 """Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
 
-BUILT_IN = frozenset(
-    {
-        "clock_skew",
-        "cpu_throttle",
-        "delay",
-        "dns_failure",
-        "elapsed_time",
-        "empty_data",
-        "fails",
-        "fd_pressure",
-        "freeze",
-        "hash_seed",
-        "hold",
-        "kill",
-        "memory_pressure",
-        "net_delay",
-        "net_loss",
-        "net_rate",
-        "partition",
-        "raise_at",
-        "reset",
-        "returns",
-        "short_data",
-        "shuffled_listing",
-        "slow_io",
-        "stale_files",
-        "start_skew",
-        "stream_order",
-    }
-)
-"""Kinds with a constructor of their own name in `pytest_multihost.faults`; a test compares both."""
+_CONSTRUCTORS = "pytest_multihost.faults"
+"""The module with the constructors of faults, named as a text, because it imports this one."""
+
+_OF_ANY_KIND = "other"
+"""The constructor of faults of kinds that have none of their own."""
 
 _MAX_DEPTH, _MAX_NUMBER = 20, 1 << 63
 """The deepest nesting of lists, and the largest number, in a fault's parameters."""
@@ -265,15 +240,15 @@ class Fault:
 
     def __repr__(self) -> str:
         """Return the expression that makes this fault."""
-        is_built_in = isinstance(self.kind, str) and self.kind in BUILT_IN
-        parts = [] if is_built_in else [repr(self.kind)]
+        constructor = _constructor(self.kind)
+        parts = [repr(self.kind)] if constructor == _OF_ANY_KIND else []
         parts.append(f"rank={('first' if self.is_first else _plain(self.ranks))!r}")
         parts += [f"{name}={_literal(value)}" for name, value in self.params.items()]
         if self.at != START:
             parts.append(f"at={self.at!r}")
         if not self.must_fire:
             parts.append("must_fire=False")
-        return f"faults.{self.kind if is_built_in else 'other'}({', '.join(parts)})"
+        return f"faults.{constructor}({', '.join(parts)})"
 
     @property
     def modules(self) -> frozenset[str]:
@@ -300,6 +275,11 @@ class Fault:
         if not isinstance(self.must_fire, bool):
             found.append(f"must_fire must be True or False, not {shown(self.must_fire)}")
         return found
+
+
+def _constructor(kind: str) -> str:
+    """Return the name of the function that makes faults of a kind."""
+    return kind if kind in import_module(_CONSTRUCTORS).__all__ else _OF_ANY_KIND
 
 
 def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ...]:

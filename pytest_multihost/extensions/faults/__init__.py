@@ -1,7 +1,7 @@
 """Faults: disturbances of ranks at points of their code.
 
-* `kinds` lists the kinds: `process_faults`, with `held_child` (processes of a rank), `pressure`,
-  `slow_io`, `clock_skew`, `elapsed_time`, `file_views` and `call_results`.
+* The kinds are in `process_faults`, with `held_child` (processes of a rank), `pressure`, `slow_io`,
+  `clock_skew`, `elapsed_time`, `file_views` and `call_results`.
 * `planner` reads and checks faults for the plan of a world, with `fault_text` and `validation`.
 * `in_rank` is the part in a rank. `points` performs faults at the points that the rank passes;
   `portable_names` names files. `point_record` records the points, with `meetings` (operations in
@@ -31,9 +31,24 @@ if TYPE_CHECKING:
 @hookimpl(trylast=True)
 def pytest_multihost_faults() -> Sequence[FaultKind]:
     """Offer the built-in faults."""
-    from pytest_multihost.extensions.faults.kinds import BUILT_IN_KINDS
+    from pytest_multihost.extensions.faults.call_results import VALUE_FAULTS
+    from pytest_multihost.extensions.faults.clock_skew import CLOCK_SKEW
+    from pytest_multihost.extensions.faults.elapsed_time import ELAPSED_TIME
+    from pytest_multihost.extensions.faults.file_views import FILE_VIEWS
+    from pytest_multihost.extensions.faults.pressure import FD_PRESSURE, MEMORY_PRESSURE
+    from pytest_multihost.extensions.faults.process_faults import PROCESS_FAULTS
+    from pytest_multihost.extensions.faults.slow_io import SLOW_IO
 
-    return BUILT_IN_KINDS
+    return (
+        *PROCESS_FAULTS,
+        SLOW_IO,
+        MEMORY_PRESSURE,
+        FD_PRESSURE,
+        *VALUE_FAULTS,
+        *FILE_VIEWS,
+        CLOCK_SKEW,
+        ELAPSED_TIME,
+    )
 
 
 @hookimpl(trylast=True)

@@ -12,15 +12,14 @@ from pytest_multihost import at, faults
 from pytest_multihost.core.launch.server import PauseSchedule
 from pytest_multihost.core.outcome import continued_by_plan, has_pending_actions
 from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.extensions.faults import pytest_multihost_faults
 from pytest_multihost.extensions.faults.fault_text import parse_fault
-from pytest_multihost.extensions.faults.kinds import BUILT_IN_KINDS
 from pytest_multihost.extensions.faults.pressure import descriptor_limit
 from pytest_multihost.extensions.faults.validation import fault_problems, resolved_problems
 from pytest_multihost.faults.kind import FaultKind, kinds_by_name
 from pytest_multihost.intercept.files import matcher
 from pytest_multihost.intercept.targets import target_problem
 from pytest_multihost.testing import (
-    BUILT_IN,
     Event,
     Fault,
     Pause,
@@ -39,7 +38,7 @@ from pytest_multihost.testing import (
 
 pytestmark = pytest.mark.unit
 
-KINDS = kinds_by_name([BUILT_IN_KINDS])
+KINDS = kinds_by_name([pytest_multihost_faults()])
 
 EXAMPLES = [
     faults.hold(rank="one", at=at.collective("barrier")),
@@ -196,9 +195,8 @@ def test_a_kind_of_a_third_party_excludes_others_as_built_in_kinds_do() -> None:
 
 def test_the_built_in_kinds_have_constructors_of_their_names() -> None:
     """And no constructor is without its kind; `other` is for the kinds of third parties."""
-    assert set(faults.__all__) - {"other"} == BUILT_IN
     groups = new_plugin_manager().hook.pytest_multihost_faults()
-    assert kinds_by_name(groups).keys() == BUILT_IN
+    assert kinds_by_name(groups).keys() == set(faults.__all__) - {"other"}
 
 
 def test_a_world_knows_of_its_faults_what_their_kinds_say() -> None:
