@@ -6,12 +6,13 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.scratch import sockets_directory
+from pytest_multihost.core.launch.server.parts import ServerPart
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.simulated.learned import Lessons, name_of_test
 from pytest_multihost.extensions.simulated.link import own_link, short_path
@@ -28,50 +29,16 @@ def exchange_address(scratch: str | Path) -> str:
 
 
 @dataclass(slots=True)
-class ExchangePart:
-    """The running process of an exchange."""
+class _ExchangeProcess:
+    """The running process of an exchange; 0: it has ended."""
 
     pid: int
-    spec: WorldSpec
-    scratch: Path
-    address: str
-    ports: Sequence[socket.socket] = ()
-    descriptors: Sequence[int] = ()
 
-    @property
-    def companions(self) -> Sequence[int]:
-        """The process of the exchange."""
+    def processes(self) -> Sequence[int]:
+        """Return the process, through which ranks wait for each other."""
         return (self.pid,) if self.pid else ()
 
-    @property
-    def exchanges(self) -> Sequence[int]:
-        """The same process: ranks wait for each other through it."""
-        return self.companions
-
-    def take_tables(self) -> Mapping[str, int]:
-        """Return nothing: it has no network."""
-        return {}
-
-    def wait_s(self, now_s: float) -> float | None:  # noqa: ARG002 - nothing is ever due
-        """Return None: there is no deadline."""
-        return None
-
-    def act(self, now_s: float) -> None:
-        """Do nothing."""
-
-    def enter(self, rank: int) -> None:
-        """Wait until a place is free: a thousand ranks must not all start at once."""
-        own_link(self.address, rank).connect()
-
-    def perform(self, rank: int, index: int) -> str:  # noqa: ARG002 - there is none
-        """Return that it has no faults."""
-        return "the simulated backend has no faults of its own"
-
-    def undo(self) -> str:
-        """Return that nothing has to be undone."""
-        return ""
-
-    def begin_end(self) -> None:
+    def end(self) -> None:
         """End the process, before the server ends all that ranks have left behind."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
@@ -80,12 +47,8 @@ class ExchangePart:
                 os.waitpid(self.pid, 0)
             self.pid = 0
 
-    def close(self) -> None:
-        """Learn from the world, which has ended."""
-        _lessons.add(name_of_test(self.spec.nodeid, self.spec.size), self.spec.size, self.scratch)
 
-
-def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
+def start(spec: WorldSpec, scratch: Path) -> ServerPart:
     """Fork the process of the exchange.
 
     The server has one thread and no runtime, so this is as sound as forking a rank.
@@ -94,7 +57,8 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
         OSError: It cannot be started.
         LaunchError: The world does not fit into memory.
     """
-    _lessons.prepare(name_of_test(spec.nodeid, spec.size), spec.size)
+    test = name_of_test(spec.nodeid, spec.size)
+    _lessons.prepare(test, spec.size)
     address = exchange_address(scratch)
     parent = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -107,4 +71,13 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
                 run(listener, scratch, spec.size, semantics_of(spec), parent=parent)
             finally:
                 os._exit(1)
-    return ExchangePart(pid, spec, scratch, address)
+    exchange = _ExchangeProcess(pid)
+    return ServerPart(
+        companions=exchange.processes,
+        exchanges=exchange.processes,
+        # A rank waits until a place is free: a thousand ranks must not all start at once.
+        enter=lambda rank: own_link(address, rank).connect(),
+        perform=lambda _rank, _index: "the simulated backend has no faults of its own",
+        begin_end=exchange.end,
+        close=lambda: _lessons.add(test, spec.size, scratch),  # from the world, which has ended
+    )

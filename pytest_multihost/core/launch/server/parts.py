@@ -4,67 +4,53 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pytest_multihost.core.model.spec import WorldSpec
 
 
-class ServerPart(Protocol):
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPart:
     """A service's part in the server of a world: started before the ranks, closed after them.
 
-    No method may block for long, because the server has only one thread.
+    No function may block for long, because the server has only one thread. By default they do
+    nothing, and there is nothing.
+
+    Attributes:
+        ports: Two sockets that hold the world's ports on the primary's host; empty: none.
+        descriptors: Returns descriptors of this part that a rank must not keep.
+        companions: Returns the processes of this part, children of the server.
+        exchanges: Returns the companions through which ranks wait for each other. The service
+            answers for all that such a process does: see `Service.permits_proof`.
+        take_tables: Returns sockets that read the socket tables of network namespaces, by
+            namespace name. The server closes them once the controller has its copies.
+        wait_s: Returns in how many seconds to call `act` at the latest; None: no deadline.
+        act: Performs all actions that are due at a time.
+        enter: Prepares this process, which was forked to become a rank; takes the rank.
+        perform: Performs the world's fault with an index, whose point a rank has passed. Takes
+            the rank and the index, and returns an error message; empty if it succeeded.
+        undo: Undoes all faults; returns an error message, empty if it succeeded.
+        begin_end: Ends everything that must be over before the ranks are ended.
+        close: Releases everything; the ranks have ended.
     """
 
-    @property
-    def ports(self) -> Sequence[socket.socket]:
-        """Two sockets that hold the world's ports on the primary's host; empty: none."""
-
-    @property
-    def descriptors(self) -> Sequence[int]:
-        """Descriptors of this part that a rank must not keep."""
-
-    @property
-    def companions(self) -> Sequence[int]:
-        """Processes of this part, children of the server."""
-
-    @property
-    def exchanges(self) -> Sequence[int]:
-        """The companions through which ranks wait for each other.
-
-        The service answers for all that such a process does: see `Service.permits_proof`.
-        """
-
-    def take_tables(self) -> Mapping[str, int]:
-        """Return sockets that read the socket tables of network namespaces, by namespace name.
-
-        The server closes them once the controller has its copies.
-        """
-
-    def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds to call `act` at the latest; None: no deadline."""
-
-    def act(self, now_s: float) -> None:
-        """Perform all actions that are due."""
-
-    def enter(self, rank: int) -> None:
-        """Prepare this process, which was forked to become a rank."""
-
-    def perform(self, rank: int, index: int) -> str:
-        """Perform the world's fault `index`, whose point a rank has passed.
-
-        Returns:
-            An error message; empty if it succeeded.
-        """
-
-    def undo(self) -> str:
-        """Undo all faults; return an error message, empty if it succeeded."""
-
-    def begin_end(self) -> None:
-        """End everything that must be over before the ranks are ended."""
-
-    def close(self) -> None:
-        """Release everything; the ranks have ended."""
+    ports: Sequence[socket.socket] = ()
+    descriptors: Callable[[], Sequence[int]] = tuple
+    companions: Callable[[], Sequence[int]] = tuple
+    exchanges: Callable[[], Sequence[int]] = tuple
+    take_tables: Callable[[], Mapping[str, int]] = dict
+    wait_s: Callable[[float], float | None] = lambda _now_s: None
+    act: Callable[[float], None] = lambda _now_s: None
+    enter: Callable[[int], None] = lambda _rank: None
+    perform: Callable[[int, int], str] = lambda _rank, _index: "the service has no faults"
+    undo: Callable[[], str] = str
+    begin_end: Callable[[], None] = _nothing
+    close: Callable[[], None] = _nothing
 
 
 StartPart = Callable[[WorldSpec, Path], ServerPart]

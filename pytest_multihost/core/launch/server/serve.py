@@ -403,7 +403,7 @@ def _descriptors(server: _Server) -> list[int]:
 
     Descriptors with an object are closed already: see `own_descriptors`.
     """
-    of_parts = [each for part in server.parts.values() for each in part.descriptors]
+    of_parts = [each for part in server.parts.values() for each in part.descriptors()]
     return [server.controller, *of_parts, *server.clones, *server.ranks.pidfds]
 
 
@@ -415,8 +415,8 @@ def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, ...]) -
         pids=tuple(pids),
         ports=ports,
         at_s=time.monotonic(),
-        companions=tuple(pid for each in parts for pid in each.companions),
-        exchanges=tuple(pid for each in parts for pid in each.exchanges),
+        companions=tuple(pid for each in parts for pid in each.companions()),
+        exchanges=tuple(pid for each in parts for pid in each.exchanges()),
         namespaces=tuple(tables),
     )
     server.send(forked, list(tables.values()))
