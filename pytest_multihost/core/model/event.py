@@ -23,7 +23,7 @@ from time import CLOCK_MONOTONIC, clock_gettime, clock_gettime_ns
 from typing import Any, ClassVar, Literal, get_args
 
 from pytest_multihost.core.model.fault import START, UNKNOWN_PATH, ErrorPath, Point, PointKind
-from pytest_multihost.core.model.json_values import Json, from_json, to_json
+from pytest_multihost.core.model.json_values import Json, JsonObject, from_json, to_json
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.model.verdict import Phase, Place, RankError
 
@@ -311,6 +311,15 @@ class ValueStated:
 
 
 @dataclass(frozen=True, slots=True)
+class SentToService:
+    """It has sent a message to a service of its world, which alone understands it."""
+
+    kind: ClassVar = "to_service"
+    service: str
+    message: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
 class TerminalWanted:
     """It waits for the terminal; `is_post_mortem`: to look at an exception, else at a line."""
 
@@ -548,6 +557,7 @@ RankEventBody = (
     | ExchangeEntered
     | SyncPointPassed
     | ValueStated
+    | SentToService
     | TerminalWanted
     | TerminalReturned
     | Done

@@ -91,6 +91,14 @@ class CollectiveBroken:
 
 
 @message
+class SentByService:
+    """A message of a service, which only the service's part in the rank understands."""
+
+    service: str
+    message: JsonObject
+
+
+@message
 class TerminalLent:
     """The rank has the terminal until it returns it; `is_refused`: it does not get it."""
 
@@ -104,6 +112,7 @@ ToRank = (
     | FaultPerformed
     | CollectiveComplete
     | CollectiveBroken
+    | SentByService
     | TerminalLent
 )
 

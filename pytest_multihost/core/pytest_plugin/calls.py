@@ -193,7 +193,7 @@ def prepare_call(
     finally:
         item.own_markers.remove(mark.mark)
     call = _Call(function, dict(os.environ), leaves=leaves)
-    start = partial(call.run, backend=plan.backend, hook=item.config.hook)
+    start = partial(call.run, backend=plan.backend, plugins=item.config.pluginmanager)
     fork = partial(fork_server, start, _prepare, find_problems=call_fork_problems)
     launcher = ServerLauncher({"fork": fork})
     launcher.open()
@@ -278,13 +278,13 @@ class _Call:
     leaves: bool = False
 
     def run(
-        self, spec: RankSpec, channel: Channel, *, backend: Backend, hook: pluggy.HookRelay
+        self, spec: RankSpec, channel: Channel, *, backend: Backend, plugins: pluggy.PluginManager
     ) -> NoReturn:
         """Run the function in a rank. Never returns."""
         start_rank(spec, channel)
         start_backend(spec, channel, backend)
         body = partial(self._body, spec.rank)
-        run_body(spec, channel, backend, hook, body, leaves=self.leaves)
+        run_body(spec, channel, backend, plugins, body, leaves=self.leaves)
         os._exit(0)  # of a process that the function has forked
 
     def _body(self, rank: int) -> None:

@@ -372,7 +372,8 @@ def run_test_and_exit(
         test = RankTest(
             send=link.send,
             await_performed=link.await_performed,
-            hook=item.config.hook,
+            ask=link.ask,
+            plugins=item.config.pluginmanager,
             root=root,
             ready_s=ready_s,
         )

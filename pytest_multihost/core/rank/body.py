@@ -43,7 +43,7 @@ def run_body(
     spec: RankSpec,
     channel: Channel,
     backend: Backend,
-    hook: pluggy.HookRelay,
+    plugins: pluggy.PluginManager,
     body: Callable[[], object],
     *,
     leaves: bool = False,
@@ -60,7 +60,7 @@ def run_body(
     clear_exit_handlers()
     own_handlers = note_exit_handlers(lambda file: not is_library(file))
     with sending_errors(channel, root=root):
-        _begin(spec, link, backend, hook, root)
+        _begin(spec, link, backend, plugins, root)
     try:
         kept = body()
     except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
@@ -76,7 +76,7 @@ def _begin(
     spec: RankSpec,
     link: ControllerLink,
     backend: Backend,
-    hook: pluggy.HookRelay,
+    plugins: pluggy.PluginManager,
     root: str,
 ) -> None:
     """Wait until all ranks are ready, and start the services' parts in this rank."""
@@ -87,7 +87,8 @@ def _begin(
     test = RankTest(
         send=link.send,
         await_performed=link.await_performed,
-        hook=hook,
+        ask=link.ask,
+        plugins=plugins,
         root=root,
         ready_s=ready_s,
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pluggy
 
 from pytest_multihost.core.import_path import import_path
 from pytest_multihost.core.model.event import RankEventBody, ValueStated, now
+from pytest_multihost.core.model.json_values import JsonObject
 from pytest_multihost.core.model.spec import RankSpec
 
 
@@ -49,6 +51,10 @@ class WorldClock:
         return self._ahead_s()
 
 
+class NoTerminalError(RuntimeError):
+    """A debugger was started in a rank that cannot get a terminal."""
+
+
 Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
 
@@ -61,7 +67,8 @@ class RankTest:
         send: Sends an event to the controller.
         await_performed: Waits until a fault, given by its number in the world, has been performed
             outside the rank; returns an error message, or "".
-        hook: The hooks of all plugins.
+        ask: Sends a message to a service, given by its name, and returns the service's answer.
+        plugins: All plugins, and their hooks.
         root: The directory that frames are shown relative to.
         ready_s: When the rank was ready for the test, in monotonic seconds.
         modules: Modules of the test that are not in `sys.modules`.
@@ -69,7 +76,8 @@ class RankTest:
 
     send: Send
     await_performed: Callable[[int], str]
-    hook: pluggy.HookRelay
+    ask: Callable[[str, JsonObject], JsonObject]
+    plugins: pluggy.PluginManager
     root: str
     ready_s: float
     modules: tuple[object, ...] = ()
@@ -93,6 +101,7 @@ class RankPart:
         begin: Called before the first fixture of a test is set up.
         end: Called when the test's body has returned.
         parked: Called after the rank has reported to the controller that the test's body is over.
+        debug: Connects a debugger (`pdb.Pdb`) that is about to stop in this rank with the user.
     """
 
     clock: WorldClock | None = None
@@ -105,6 +114,7 @@ class RankPart:
     begin: Callable[[], None] | None = None
     end: Callable[[], None] | None = None
     parked: Callable[[], None] | None = None
+    debug: Callable[[Any], None] | None = None
 
 
 JoinService = Callable[[RankSpec], RankPart]
@@ -184,6 +194,23 @@ def park_services() -> None:
         if part.parked is not None:
             with contextlib.suppress(Exception):
                 part.parked()
+
+
+def connect_debugger(debugger: Any) -> None:  # noqa: ANN401 - pdb.Pdb, or the class of --pdbcls
+    """Let the services' parts in this rank connect a debugger with the user.
+
+    Raises:
+        NoTerminalError: None does, and a rank itself has no terminal.
+    """
+    connecting = [part.debug for part in _parts if part.debug is not None]
+    if not connecting:
+        raise NoTerminalError(
+            "the debugger in a rank needs a terminal, and this run lends it none: its standard"
+            " input is not one, or the plugin that lends it is switched off."
+            " Run pytest in a terminal, without -n."
+        )
+    for connect in connecting:
+        connect(debugger)
 
 
 def stated_by_services() -> Iterator[ValueStated]:

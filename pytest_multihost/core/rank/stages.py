@@ -18,10 +18,12 @@ from pytest_multihost.core.model.event import (
     Hello,
     Interrupted,
     RankEventBody,
+    SentToService,
     event_header,
     now,
 )
-from pytest_multihost.core.model.messages import FaultPerformed, Release
+from pytest_multihost.core.model.json_values import JsonObject
+from pytest_multihost.core.model.messages import FaultPerformed, Release, SentByService
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.after_fork import reset_after_fork
 from pytest_multihost.core.rank.neighbours import save_coverage, stop_tqdm_monitor
@@ -52,6 +54,14 @@ class ControllerLink:
     def await_gate(self, gate: Gate) -> None:
         """Wait until the controller opens `gate`."""
         self.channel.receive(lambda message: message == Release(gate))
+
+    def ask(self, service: str, message: JsonObject) -> JsonObject:
+        """Send a message to a service of the world; return the service's answer."""
+        self.send(SentToService(service, message))
+        answer = self.channel.receive(
+            lambda message: isinstance(message, SentByService) and message.service == service
+        ).message
+        return answer.message if isinstance(answer, SentByService) else {}
 
     def await_performed(self, index: int) -> str:
         """Wait until a fault has been performed from outside; return an error message, or ""."""

@@ -37,7 +37,7 @@ class _Faults:
         Raises:
             SettingError: There is no such function.
         """
-        found = test.hook.pytest_multihost_faults() if self.spec.world.faults else ()
+        found = test.plugins.hook.pytest_multihost_faults() if self.spec.world.faults else ()
         points = bind_faults(self.spec, kinds_by_name(found), current_recorder(), test)
         self.points.append(points)
         start_faults(points, test.modules)

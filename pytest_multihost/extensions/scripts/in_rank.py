@@ -75,8 +75,8 @@ def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
         _set_arguments(run)
-        hook = _plugins(run).hook
-        backend = find_backend(spec.backend, offered_backends(hook))
+        plugins = _plugins(run)
+        backend = find_backend(spec.backend, offered_backends(plugins.hook))
     start_backend(spec, channel, backend)
 
     def body() -> object:
@@ -87,7 +87,7 @@ def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
         wait_for_threads()
         return kept
 
-    run_body(spec, channel, backend, hook, body)
+    run_body(spec, channel, backend, plugins, body)
 
 
 def _script_of(spec: RankSpec, role: RoleSpec, run: ScriptRun) -> ScriptRun:
