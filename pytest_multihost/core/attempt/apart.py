@@ -32,7 +32,7 @@ def run_apart(  # noqa: PLR0913 - a world, its surroundings, and its judge
     early: Early = "fail",
     patience_s: float | None = None,
 ) -> Judgement:
-    """Run a world, and return its judgement; its files stay.
+    """Run a world without the user, and return its judgement; its files stay.
 
     Args:
         root: The folder to which files in texts are relative.
@@ -45,6 +45,8 @@ def run_apart(  # noqa: PLR0913 - a world, its surroundings, and its judge
     Raises:
         LaunchError: Its ranks could not be started.
     """
-    world = WatchedWorld.make(spec, directory=directory, scratch=scratch, early=early, kinds=kinds)
+    world = WatchedWorld.make(
+        spec.without_user, directory=directory, scratch=scratch, early=early, kinds=kinds
+    )
     result = world.run(launcher, primary_leaves_last=primary_leaves_last, patience_s=patience_s)
     return judge_world(result, symptoms, SourceContext(str(root)))

@@ -103,6 +103,8 @@ class ServicePart:
         one_machine: If all ranks must be on one machine: the setting that asks for the service, as
             in "clock='jump'", and the one to use instead.
         is_replayed: Whether a replay token names it.
+        is_interactive: Whether it needs the user, so that worlds that run apart from the test's own
+            are without it.
     """
 
     omits_defaults: ClassVar = True
@@ -113,6 +115,7 @@ class ServicePart:
     keeps_timeouts: bool = False
     one_machine: tuple[str, ...] = ()
     is_replayed: bool = False
+    is_interactive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +258,12 @@ class WorldSpec:
     def replayed_services(self) -> tuple[str, ...]:
         """The names of the services that a replay needs."""
         return tuple(name for name, each in self.services.items() if each.is_replayed)
+
+    @property
+    def without_user(self) -> WorldSpec:
+        """The same world without the services that need the user."""
+        kept = {name: each for name, each in self.services.items() if not each.is_interactive}
+        return replace(self, services=kept)
 
     @property
     def all_hosts(self) -> tuple[Host, ...]:

@@ -25,6 +25,9 @@ from pytest_multihost.core.pytest_private import (
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.live_line import ERASE, overlay
 
+IS_LENT = pytest.StashKey[bool]()
+"""Whether another process uses pytest's terminal, so that nothing may be written over it."""
+
 
 @dataclass(slots=True)
 class LiveLine:
@@ -53,7 +56,7 @@ class LiveLine:
 
 
 def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
-    """Write a text right of the cursor if this is a terminal; return whether it is.
+    """Write a text right of the cursor if this is a terminal that is not lent; return whether it is.
 
     Under CI nothing is written: a CI log may pretend to be a terminal, and each update would add a
     line to it.
@@ -63,6 +66,8 @@ def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
     """
     writer = terminal_writer(config)
     if writer is None or os.environ.get("CI") or config.get_verbosity() < 0:
+        return False
+    if config.stash.get(IS_LENT, False):
         return False
     if threading.current_thread() is not threading.main_thread():
         return False  # the test goes on in the main thread, and its output must be captured

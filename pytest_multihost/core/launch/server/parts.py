@@ -37,6 +37,7 @@ class ServerPart:
         undo: Undoes all faults; returns an error message, empty if it succeeded.
         begin_end: Ends everything that must be over before the ranks are ended.
         close: Releases everything; the ranks have ended.
+        abandon: Called after that if the controller was killed during the world.
     """
 
     ports: Sequence[socket.socket] = ()
@@ -51,6 +52,7 @@ class ServerPart:
     undo: Callable[[], str] = str
     begin_end: Callable[[], None] = _nothing
     close: Callable[[], None] = _nothing
+    abandon: Callable[[], None] = _nothing
 
 
 StartPart = Callable[[WorldSpec, Path], ServerPart]

@@ -139,12 +139,15 @@ def serve(
         server.send(Serving())
         while _serve_once(server):
             pass
+        parts = tuple(server.parts.values())
         _end(server, grace_s=0.0)
         if finish is not None:
             finish()
         if not server.has_quit and wait_until_dead([server.controller], _GONE_S):
             if server.terminal is not None:
                 server.terminal.restore()
+            for part in parts:
+                part.abandon()
             if scratch:
                 shutil.rmtree(scratch, ignore_errors=True)
     except BaseException as error:  # noqa: BLE001 - a forked server must never return into pytest
