@@ -24,7 +24,7 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.option import EARLY
 from pytest_multihost.core.outcome import Finding, RankFacts
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
-from pytest_multihost.core.pytest_plugin.debugger import BorrowedTerminal
+from pytest_multihost.extensions.debugger.in_pytest import BorrowedTerminal
 from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.core.pytest_plugin.plan import Expectation, Plan, apply_expectation
 from pytest_multihost.core.pytest_plugin.tally import Tally

@@ -36,7 +36,7 @@ from pytest_multihost.core.model.spec import Debugger, WorldSpec
 from pytest_multihost.core.option import ACCESS, ARTIFACTS, RANKS
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt
-from pytest_multihost.core.pytest_plugin.debugger import (
+from pytest_multihost.extensions.debugger.in_pytest import (
     QUIT,
     check_rank,
     debugger_note,

@@ -62,7 +62,7 @@ from pytest_multihost.core.pytest_private import (
     xfail_before_setup,
     xfail_in_force,
 )
-from pytest_multihost.core.rank.debugger import RankDebugger
+from pytest_multihost.extensions.debugger.in_rank import RankDebugger
 from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.program_child import run_in_child
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened

@@ -5,7 +5,7 @@ Two are built in: `role_order` starts roles after others, and `debugger` lends t
 rank at a time.
 """
 
-from pytest_multihost.core.services.debugger import debugger_service
+from pytest_multihost.extensions.debugger.service import debugger_service
 from pytest_multihost.core.services.machine_part import MachinePart, machine_parts
 from pytest_multihost.core.services.role_order import ROLE_ORDER, order_part
 from pytest_multihost.core.services.service import (

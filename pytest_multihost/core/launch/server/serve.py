@@ -44,7 +44,7 @@ from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, w
 from pytest_multihost.core.launch.refusals import refused, remedy_against
 from pytest_multihost.core.launch.server.heap_gaps import fill_gaps
 from pytest_multihost.core.launch.server.huge_pages import use_huge_pages
-from pytest_multihost.core.launch.server.lent_terminal import LentTerminal
+from pytest_multihost.extensions.debugger.lent_terminal import LentTerminal
 from pytest_multihost.core.launch.server.parts import ServerPart, StartPart
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
 from pytest_multihost.core.launch.wire import Channel

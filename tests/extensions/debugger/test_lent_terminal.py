@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_multihost.core.launch.server.lent_terminal import LentTerminal
+from pytest_multihost.extensions.debugger.lent_terminal import LentTerminal
 
 _ECHO = 3
 """Place of the local modes in a terminal's settings."""

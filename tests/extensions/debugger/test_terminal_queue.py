@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Action, Turn
-from pytest_multihost.core.services.debugger import STEP_S, TerminalQueue
+from pytest_multihost.extensions.debugger.service import STEP_S, TerminalQueue
 from pytest_multihost.testing import Event, Exited, TerminalLent, TerminalReturned, TerminalWanted
 
 FACTS = [RankFacts(rank, pid=100 + rank) for rank in range(4)]
