@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
 
+import pluggy
 import pytest
 from _pytest._code.code import (
     ExceptionRepr,
@@ -215,9 +216,9 @@ def start_debugger(frame: FrameType) -> None:
     debugger.set_trace(frame)
 
 
-def register_tracing(config: pytest.Config) -> None:
+def register_tracing(plugins: pluggy.PluginManager) -> None:
     """Stop each test in the debugger at its first line, as --trace does."""
-    config.pluginmanager.register(PdbTrace(), "pdbtrace")
+    plugins.register(PdbTrace(), "pdbtrace")
 
 
 def check_leftovers(config: pytest.Config) -> None:

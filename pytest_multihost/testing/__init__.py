@@ -48,8 +48,7 @@ from pytest_multihost.core.model.event import PointSite as PointSite
 from pytest_multihost.core.model.event import PointsRecorded as PointsRecorded
 from pytest_multihost.core.model.event import RankEventBody as RankEventBody
 from pytest_multihost.core.model.event import ReportMade as ReportMade
-from pytest_multihost.core.model.event import TerminalReturned as TerminalReturned
-from pytest_multihost.core.model.event import TerminalWanted as TerminalWanted
+from pytest_multihost.core.model.event import SentToService as SentToService
 from pytest_multihost.core.model.event import XfailMark as XfailMark
 from pytest_multihost.core.model.event import now as now
 from pytest_multihost.core.model.fault import IO_CALLS as IO_CALLS
@@ -89,8 +88,8 @@ from pytest_multihost.core.model.messages import RanksLost as RanksLost
 from pytest_multihost.core.model.messages import ReadProbe as ReadProbe
 from pytest_multihost.core.model.messages import Release as Release
 from pytest_multihost.core.model.messages import RequestDumps as RequestDumps
+from pytest_multihost.core.model.messages import SentByService as SentByService
 from pytest_multihost.core.model.messages import Signalled as Signalled
-from pytest_multihost.core.model.messages import TerminalLent as TerminalLent
 from pytest_multihost.core.model.messages import ToPeer as ToPeer
 from pytest_multihost.core.model.messages import ToRank as ToRank
 from pytest_multihost.core.model.messages import ToServer as ToServer

@@ -320,28 +320,6 @@ class SentToService:
 
 
 @dataclass(frozen=True, slots=True)
-class TerminalWanted:
-    """It waits for the terminal; `is_post_mortem`: to look at an exception, else at a line."""
-
-    kind: ClassVar = "terminal_wanted"
-    is_post_mortem: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TerminalReturned:
-    """Its debugger has returned the terminal.
-
-    Attributes:
-        steps: Whether the debugger is about to stop again, after a step.
-        quits: Whether the user has ended the debugger and the run.
-    """
-
-    kind: ClassVar = "terminal_returned"
-    steps: bool = False
-    quits: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """Its teardown is over.
 
@@ -558,8 +536,6 @@ RankEventBody = (
     | SyncPointPassed
     | ValueStated
     | SentToService
-    | TerminalWanted
-    | TerminalReturned
     | Done
     | Interrupted
     | FaultChanged

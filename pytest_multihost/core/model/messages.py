@@ -98,13 +98,6 @@ class SentByService:
     message: JsonObject
 
 
-@message
-class TerminalLent:
-    """The rank has the terminal until it returns it; `is_refused`: it does not get it."""
-
-    is_refused: bool = False
-
-
 ToRank = (
     Release
     | EndService
@@ -113,7 +106,6 @@ ToRank = (
     | CollectiveComplete
     | CollectiveBroken
     | SentByService
-    | TerminalLent
 )
 
 # Controller to server, and to peers

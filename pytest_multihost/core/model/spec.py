@@ -133,22 +133,6 @@ class RecorderPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Debugger:
-    """How the debugger in a rank gets the controller's terminal.
-
-    Attributes:
-        rank: The only rank that may stop in the debugger; None: every rank.
-        is_post_mortem: Whether the first rank that fails stops there.
-        is_tracing: Whether each rank stops at the first line of the test.
-    """
-
-    terminal: str
-    rank: int | None = None
-    is_post_mortem: bool = False
-    is_tracing: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
     """One attempt of one test.
 
@@ -179,7 +163,6 @@ class WorldSpec:
         selected_by: pytest's arguments that select the test, from the directory where pytest was
             started.
         options: Texts of the options that shaped it, for a replay, by name.
-        debugger: How a rank stops in the debugger; None: it cannot.
         roles: Its roles in order, which have each rank once; empty: all ranks run one program.
     """
 
@@ -209,7 +192,6 @@ class WorldSpec:
     selected_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     subject: Subject = "test"
-    debugger: Debugger | None = None
     roles: tuple[RoleSpec, ...] = ()
 
     @classmethod

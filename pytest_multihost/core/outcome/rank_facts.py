@@ -24,8 +24,6 @@ from pytest_multihost.core.model.event import (
     Released,
     ReportMade,
     SubtestEnded,
-    TerminalReturned,
-    TerminalWanted,
     XfailMark,
 )
 from pytest_multihost.core.model.verdict import Phase
@@ -49,7 +47,6 @@ class RankFacts:
         active_faults: The "begun" changes of faults that are not over.
         last_event_s: When the rank itself last sent an event.
         can_dump: Whether it runs the plugin's code and can be asked for its stacks.
-        in_debugger: Whether it has the terminal, or waits for it.
         ready_port: The TCP port that listens once the program of its role is ready; 0: it does not
             say when it is ready.
         program_ready_s: When that port was seen to listen.
@@ -77,7 +74,6 @@ class RankFacts:
     is_being_killed: bool = False
     active_faults: tuple[Event, ...] = ()
     last_event_s: float = 0.0
-    in_debugger: bool = False
     ready_port: int = 0
     program_ready_s: float | None = None
     xfail_before_setup: XfailMark | None = None
@@ -201,10 +197,6 @@ def _progress_changes(event: Event) -> _Changes:
             return {"parked_s": event.at_s, "runs_more": runs_more, "leaves": leaves}
         case Done():
             return {"done_s": event.at_s, "phase": "shutdown"}
-        case TerminalWanted():
-            return {"in_debugger": True}
-        case TerminalReturned():
-            return {"in_debugger": False}
     return {}
 
 

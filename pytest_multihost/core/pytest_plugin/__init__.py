@@ -7,7 +7,7 @@ It exports nothing. pytest loads `entry`, whose hooks lead to everything else:
   test's id that was not found.
 * `plan` decides how each test runs, and `launchers` starts a server (`server_process`) for it.
 * `attempt` runs the world, judges it and writes its artifacts; an `analysis` adds an extension's
-  findings; `live_display` shows the world while it runs; `debugger` lends ranks the terminal.
+  findings; `live_display` shows the world while it runs.
 * `item` transfers the ranks' results into pytest's own report.
 * `run` holds the state that lasts over attempts; `tally` counts, and ends the run.
   `other_machines` is the interface to machines that start the ranks in place of this one.

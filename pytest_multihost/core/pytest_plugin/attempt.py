@@ -24,7 +24,6 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.option import EARLY
 from pytest_multihost.core.outcome import Finding, RankFacts
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
-from pytest_multihost.extensions.debugger.in_pytest import BorrowedTerminal
 from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.core.pytest_plugin.plan import Expectation, Plan, apply_expectation
 from pytest_multihost.core.pytest_plugin.tally import Tally
@@ -37,7 +36,6 @@ from pytest_multihost.core.report.artifacts import (
     package_versions,
 )
 from pytest_multihost.core.report.html import PAGE_NAME
-from pytest_multihost.core.services import debugger_service
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +89,13 @@ def run_attempt(
     with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
     processes = config.hook.pytest_multihost_processes(config=config)
-    debugger, kinds = spec.debugger, config.hook.pytest_multihost_services()
-    if debugger is not None:
-        kinds = [[debugger_service(BorrowedTerminal(config, debugger.terminal))], *kinds]
     world = WatchedWorld.make(
         spec,
         directory=directory,
         scratch=scratch,
         early=tally.settings.get(EARLY),
         others=frozenset(pid for pids in processes for pid in pids),
-        kinds=kinds,
+        kinds=config.hook.pytest_multihost_services(),
     )
     watchdog = world.watchdog
     # An xdist worker gets no Ctrl-C, and shares the machine with other workers.

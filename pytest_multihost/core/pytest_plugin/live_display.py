@@ -49,14 +49,14 @@ class LiveLine:
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Update the line `seconds` after the start of the world, unless it is too early."""
-        if seconds < self._shown_s + self.tick_s or any(each.in_debugger for each in facts):
+        if seconds < self._shown_s + self.tick_s:
             return
         self._shown_s = seconds
         overwrite(self.config, lambda width: overlay(self.progress.text(seconds, facts), width))
 
 
 def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
-    """Write a text right of the cursor if this is a terminal that is not lent; return whether it is.
+    """Write a text right of the cursor if this is a terminal and not lent; return whether it is.
 
     Under CI nothing is written: a CI log may pretend to be a terminal, and each update would add a
     line to it.

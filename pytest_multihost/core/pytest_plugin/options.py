@@ -23,7 +23,6 @@ from pytest_multihost.core.option import (
     Option,
     Settings,
     hosts_option,
-    parse_rank,
     parse_seed,
 )
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
@@ -90,8 +89,6 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--multihost-seed", type=parse_seed, metavar="N", help=text)
     text = "Repeat a failed run of a test exactly: the token is in its line 'replay'"
     group.addoption("--multihost-replay", metavar="TOKEN", help=text)
-    text = "Stop only this rank in the debugger (--pdb, --trace, breakpoint())"
-    group.addoption("--multihost-pdb-rank", type=parse_rank, metavar="RANK", help=text)
     for name, text in _TRUTHS.items():
         parser.addini(name, text, type="bool", default=False)
     text = "Session fixtures that are set up once, before ranks are forked, and shared by all ranks"

@@ -30,19 +30,12 @@ from pytest_multihost.core.launch.ending_signals import (
 )
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
-from pytest_multihost.core.model.event import Done, Interrupted
+from pytest_multihost.core.model.event import Done
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.spec import Debugger, WorldSpec
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.option import ACCESS, ARTIFACTS, RANKS
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt
-from pytest_multihost.extensions.debugger.in_pytest import (
-    QUIT,
-    check_rank,
-    debugger_note,
-    find_debugger,
-    rank_that_quit,
-)
 from pytest_multihost.core.pytest_plugin.item import convert, finish_report
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.live_display import write_through
@@ -93,7 +86,6 @@ def start_run(
         for item in chosen:
             item.add_marker(pytest.mark.skip(reason=reason))
         return
-    check_rank(config, [plan.world.size for plan in plans.values()])
     interrupt_on_signals()
     run = _open_run(config, tally, plans, chosen, others)
     for item in chosen:
@@ -126,8 +118,6 @@ def _announcement(run: Run, chosen: Sequence[pytest.Item], verbosity: int) -> It
         launch = run.launchers.describe() if others is None else others.launcher.name
         how = f", launch: {launch}" if launch != "fork" else ""
         yield f"multihost: {counts} on several ranks{how}"
-        if note := debugger_note(run.config, run.debugger, is_elsewhere=others is not None):
-            yield note
 
 
 def _unused_sizes(config: pytest.Config, tally: Tally, chosen: Iterable[pytest.Item]) -> str:
@@ -164,8 +154,7 @@ def _open_run(
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
     planner = offered_planner(config.hook)
     accepted = read_acceptances(config.rootpath, tally.settings)
-    debugger = find_debugger(config) if others is None else None
-    run = Run(config, tally, plans, planner, launchers, folder, accepted, debugger, others)
+    run = Run(config, tally, plans, planner, launchers, folder, accepted, others)
     config.stash[RUN] = run
     config.pluginmanager.register(run, "multihost_run")  # before the servers, because it ends them
     try:
@@ -234,7 +223,6 @@ class Run:
         plans: The plan of each multihost item, by its node id.
         planner: Reads and checks faults.
         accepted: The weaknesses that the project accepts, with reasons.
-        debugger: How ranks stop in the debugger; None: they cannot.
         others: The machines that start the ranks; None: this one does.
     """
 
@@ -245,7 +233,6 @@ class Run:
     launchers: Launchers
     folder: RunFolder
     accepted: Sequence[Acceptance] = ()
-    debugger: Debugger | None = None
     others: OtherMachines | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
@@ -257,8 +244,6 @@ class Run:
                 been written.
         """
         attempt = self.run_world(item, self.plans[item.nodeid])
-        if rank_that_quit(attempt.judged.result.history) is not None:
-            return attempt
         further = self.config.hook.pytest_multihost_explore(item=item, attempt=attempt)
         attempt = replace(attempt, analyses=(*attempt.analyses, *further))
         self.tally.lines += [each.summary for each in attempt.analyses if each.summary]
@@ -300,12 +285,6 @@ class Run:
             shown = f"{item.nodeid}: where the ranks were:\n{stacks}\nfiles {attempt.files}"
             write_through(self.config, f"\n{shown}\n")
             raise KeyboardInterrupt(judged.result.reason)
-        if (rank := rank_that_quit(judged.result.history)) is not None:
-            facts = next(each.facts for each in judged.finding.ranks if each.facts.rank == rank)
-            if isinstance(facts.failure, Interrupted):  # by pytest's Exit, in the test's body
-                pytest.exit(QUIT)
-            item.session.shouldstop = QUIT
-            return attempt
         _pass_on_stops(item.session, judged.result)
         if attempt.proven_hang is not None:
             message = f"a hang was detected before the deadline ({attempt.proven_hang})"
@@ -325,7 +304,6 @@ class Run:
             attempt=self._attempts[item.nodeid],
             timeout_s=timeout_s,
             timeout_from=plan.world.timeout_from if timeout_s == own_s else "pytest-timeout",
-            debugger=self.debugger,
         )
         changed: WorldSpec = self.config.hook.pytest_multihost_prepare(
             item=item, plan=plan, spec=spec

@@ -12,7 +12,6 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 * `point_record`: records the points passed, with `meetings` (operations in which all ranks meet).
 * `world`: the test's interface. `digest`: digests of values, to compare ranks;
   `tensor_bytes`: the elements of a tensor.
-* `debugger`: stops the rank on the terminal.
 * `lock_waits`: which thread holds the lock that another one waits for. `polled_files`: the file
   for which a thread polls.
 * `services`: the parts that services of a world have in a rank.

@@ -45,12 +45,9 @@ from pytest_multihost.core.model.event import (
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.pytest_private import (
     Xfail,
-    check_interactive_exception,
     check_leftovers,
-    post_mortem,
     redirect_log_file,
     redirect_terminal,
-    register_tracing,
     reset_setup_state,
     reset_stop_requests,
     runtestprotocol,
@@ -62,7 +59,6 @@ from pytest_multihost.core.pytest_private import (
     xfail_before_setup,
     xfail_in_force,
 )
-from pytest_multihost.extensions.debugger.in_rank import RankDebugger
 from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.program_child import run_in_child
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
@@ -72,6 +68,7 @@ from pytest_multihost.core.rank.role_program import program_of, run_program
 from pytest_multihost.core.rank.services import (
     RankTest,
     begin_test,
+    connect_debugger,
     end_test,
     leave_body,
     leave_to_services_after_failure,
@@ -109,7 +106,6 @@ class RankPlugin:
 
     _link: ControllerLink
     _test: RankTest
-    _debugger: RankDebugger
     _spec: RankSpec
 
     def __init__(self, config: pytest.Config) -> None:
@@ -118,16 +114,9 @@ class RankPlugin:
         self._has_failed = False
         self._nodeid = ""
 
-    def enter(
-        self,
-        link: ControllerLink,
-        test: RankTest,
-        debugger: RankDebugger,
-        spec: RankSpec,
-    ) -> None:
-        """Use the connection, the test, the debugger and the spec of this rank from now on."""
-        self._link, self._test, self._debugger = link, test, debugger
-        self._spec = spec
+    def enter(self, link: ControllerLink, test: RankTest, spec: RankSpec) -> None:
+        """Use the connection, the test and the spec of this rank from now on."""
+        self._link, self._test, self._spec = link, test, spec
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self) -> bool | None:
@@ -212,9 +201,6 @@ class RankPlugin:
         report = yield
         if self._is_in_body:  # a subtest's report, sent by pytest_runtest_logreport
             return report
-        if self._debugger.is_post_mortem and check_interactive_exception(call, report):
-            # Before the report is sent, because then the other ranks are ended soon.
-            self._debugger.examine(partial(post_mortem, item, call, report))
         error = None
         if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
             root, text = str(item.config.rootpath), shortened(report.longreprtext, _MAX_REPR)
@@ -243,8 +229,8 @@ class RankPlugin:
         return report
 
     def pytest_enter_pdb(self, pdb: Any) -> None:  # noqa: ANN401 - the class of --pdbcls
-        """Make each debugger use the terminal when it stops."""
-        self._debugger.adapt(pdb)
+        """Have a service connect each debugger with the user: the rank has no terminal."""
+        connect_debugger(pdb)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None]:
@@ -377,9 +363,7 @@ def run_test_and_exit(
             root=root,
             ready_s=ready_s,
         )
-        plugin.enter(link, test, RankDebugger(spec, channel), spec)
-        if spec.world.debugger is not None and spec.world.debugger.is_tracing:
-            register_tracing(item.config)
+        plugin.enter(link, test, spec)
         # Calling the test function is not enough: hooks in pytest's own protocol make assertion
         # messages, apply warning filters and call other plugins.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)

@@ -34,10 +34,14 @@ from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveCom
 from pytest_multihost.core.model.operation import HARNESS_SCOPE
 from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.extensions.debugger.in_rank import NoTerminalError
 from pytest_multihost.core.rank.digest import digest, short_text
 from pytest_multihost.core.rank.recorder import Recorder
-from pytest_multihost.core.rank.services import WorldClock, current_clock, pass_sync_point
+from pytest_multihost.core.rank.services import (
+    NoTerminalError,
+    WorldClock,
+    current_clock,
+    pass_sync_point,
+)
 
 T = TypeVar("T")
 

@@ -1,11 +1,9 @@
 """Services: participants of a running world that are not ranks.
 
 `service` defines the type of a service and its actions, `machine_part` its part on each machine.
-Two are built in: `role_order` starts roles after others, and `debugger` lends the terminal to one
-rank at a time.
+One is built in: `role_order` starts roles after others.
 """
 
-from pytest_multihost.extensions.debugger.service import debugger_service
 from pytest_multihost.core.services.machine_part import MachinePart, machine_parts
 from pytest_multihost.core.services.role_order import ROLE_ORDER, order_part
 from pytest_multihost.core.services.service import (
@@ -34,7 +32,6 @@ __all__ = [
     "ServiceKind",
     "Turn",
     "asked_for",
-    "debugger_service",
     "machine_parts",
     "open_services",
     "order_part",

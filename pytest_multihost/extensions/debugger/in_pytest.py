@@ -1,4 +1,4 @@
-"""The debugger in ranks: --pdb, --trace, breakpoint(), and the terminal that ranks borrow."""
+"""Finds pytest's terminal, lends it to ranks, and ends a run whose user has quit the debugger."""
 
 from __future__ import annotations
 
@@ -7,22 +7,80 @@ import os
 import signal
 import termios
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from pytest_multihost.core.model.event import Event, TerminalReturned
-from pytest_multihost.core.model.spec import Debugger
-from pytest_multihost.core.pytest_plugin.live_display import overwrite, write_through
+from pytest_multihost.core.model.event import Event, Interrupted
+from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.model.spec import ServicePart, WorldSpec
+from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
+from pytest_multihost.core.pytest_plugin.live_display import IS_LENT, overwrite, write_through
+from pytest_multihost.core.pytest_plugin.run import RUN
+from pytest_multihost.core.pytest_plugin.tally import RUNNING
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import input_terminal
 from pytest_multihost.core.report.live_line import ERASE
+from pytest_multihost.extensions.debugger.messages import NAME, Debugger, TerminalReturned, sent
 
 OPTION = "--multihost-pdb-rank"
 
 QUIT = "Quitting debugger"
 """Why a run ends whose user has quit the debugger; pytest's own words."""
+
+_DEBUGGER = pytest.StashKey[Debugger | None]()
+"""How ranks get the terminal of a run; None: it has none."""
+
+
+def begin_run(config: pytest.Config) -> None:
+    """Find the terminal of a run with worlds; say why --pdb and --trace do not stop in ranks.
+
+    Raises:
+        pytest.UsageError: No world has the rank that the user has named.
+    """
+    run = config.stash.get(RUN, None)
+    if run is None:  # the tests are only listed
+        return
+    check_rank(config, [plan.world.size for plan in run.plans.values()])
+    is_elsewhere = run.others is not None
+    debugger = None if is_elsewhere else find_debugger(config)
+    config.stash[_DEBUGGER] = debugger
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    note = debugger_note(config, debugger, is_elsewhere=is_elsewhere)
+    if note and reporter is not None and reporter.verbosity >= 0:
+        reporter.write_line(note)
+
+
+def with_debugger(item: pytest.Item, spec: WorldSpec) -> WorldSpec:
+    """Return the spec of a test's world with the service that lends the terminal, if it can."""
+    config = item.config
+    debugger = config.stash.get(_DEBUGGER, None)
+    if debugger is None or item.nodeid not in config.stash[RUN].plans:  # a test has called `spawn`
+        return spec
+    folder = __name__.rpartition(".")[0]
+    part = ServicePart(
+        server=f"{folder}.lent_terminal:start",
+        rank=f"{folder}.in_rank:join",
+        settings=to_json(debugger),
+        is_interactive=True,
+    )
+    return replace(spec, services={**spec.services, NAME: part})
+
+
+def end_if_quit(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """End the run after this test if the user has quit the debugger in a rank of it.
+
+    Raises:
+        pytest.exit.Exception: The user has quit in the body of the test.
+    """
+    rank = rank_that_quit(attempt.judged.result.history)
+    if rank is None:
+        return
+    facts = next(each.facts for each in attempt.judged.finding.ranks if each.facts.rank == rank)
+    if isinstance(facts.failure, Interrupted):  # by pytest's Exit
+        pytest.exit(QUIT)
+    item.session.shouldstop = QUIT
 
 
 def find_debugger(config: pytest.Config) -> Debugger | None:
@@ -34,6 +92,7 @@ def find_debugger(config: pytest.Config) -> Debugger | None:
         return None
     return Debugger(
         terminal=terminal,
+        controller=os.getpid(),
         rank=config.getoption("multihost_pdb_rank"),
         is_post_mortem=bool(config.getoption("usepdb", None)),
         is_tracing=bool(config.getoption("trace", None)),
@@ -70,7 +129,7 @@ def debugger_note(
 
 def rank_that_quit(history: Iterable[Event]) -> int | None:
     """Return the rank in which the user has quit the debugger, and so the run; None: in none."""
-    returned = ((each.rank, each.body) for each in history)
+    returned = ((each.rank, sent(each)) for each in history)
     found = (rank for rank, body in returned if isinstance(body, TerminalReturned) and body.quits)
     return next(found, None)
 
@@ -89,10 +148,16 @@ class BorrowedTerminal:
     _handlers: dict[int, Any] = field(default_factory=dict)
     _attributes: list[Any] = field(default_factory=list)
 
+    @classmethod
+    def of_run(cls, debugger: Debugger) -> BorrowedTerminal:
+        """Return the terminal of the run whose test is about to start."""
+        return cls(RUNNING[-1].config, debugger.terminal)
+
     def lend(self, pid: int) -> None:
         """Leave the terminal to a process."""
         overwrite(self.config, lambda _: ERASE)
         write_through(self.config, "\n")
+        self.config.stash[IS_LENT] = True
 
         def forward(number: int, _: object) -> None:
             with contextlib.suppress(ProcessLookupError):
@@ -105,6 +170,7 @@ class BorrowedTerminal:
 
     def take_back(self) -> None:
         """Restore the signals, and the settings that a killed rank may have left."""
+        self.config.stash[IS_LENT] = False
         self._with_terminal(lambda it: termios.tcsetattr(it, termios.TCSADRAIN, self._attributes))
         while self._handlers:
             signal.signal(*self._handlers.popitem())

@@ -10,67 +10,90 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from pytest_multihost.core.launch.wire import Channel
-from pytest_multihost.core.model.event import TerminalReturned, TerminalWanted, event_header, now
-from pytest_multihost.core.model.messages import TerminalLent
-from pytest_multihost.core.model.spec import MACHINE, RankSpec
+from pytest_multihost.core.model.event import SentToService
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.pytest_private import (
+    check_interactive_exception,
+    post_mortem,
+    register_tracing,
+)
+from pytest_multihost.core.rank.services import NoTerminalError, RankPart, RankTest
+from pytest_multihost.extensions.debugger.messages import (
+    NAME,
+    Debugger,
+    TerminalLent,
+    TerminalReturned,
+    TerminalWanted,
+)
+from pytest_multihost.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import pytest
 
 _STREAMS = (0, 1, 2)
 
-_NO_TERMINAL = (
-    "the debugger in a rank needs a terminal, and the standard input of this run is not one."
-    " Run pytest in a terminal, without -n."
-)
-_SEVERAL_MACHINES = (
-    "the debugger works in ranks that pytest starts itself, and another launcher has"
-    " started this rank."
-)
 _FORKED = "the debugger works in a rank, and this process was forked by one"
 
 
-class NoTerminalError(RuntimeError):
-    """The debugger was started in a rank that cannot get a terminal."""
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # a plugin must be hashable
 class RankDebugger:
-    """The debugger of this rank, which shares one terminal with the others."""
+    """The debugger of this rank, which shares one terminal with the others; a plugin of pytest."""
 
     spec: RankSpec
-    channel: Channel
+    debugger: Debugger
+    pid: int = field(default_factory=os.getpid)
+    _tests: list[RankTest] = field(default_factory=list)
+    _is_past_body: bool = False
     _is_lent: bool = False
     _is_stepping: bool = False
     _quits: bool = False
 
+    def start(self, test: RankTest) -> None:
+        """Take part in the test that is about to begin."""
+        self._tests.append(test)
+        if self.debugger.is_post_mortem and self.may_stop:
+            test.plugins.register(self, "multihost_debugger_in_rank")
+        if self.debugger.is_tracing:
+            register_tracing(test.plugins)
+
+    def over(self) -> None:
+        """Note that the test's body is over."""
+        self._is_past_body = True
+
+    @hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Show an exception before it is reported, because the other ranks are ended soon then."""
+        report = yield
+        is_of_subtest = report.when == "call" and not self._is_past_body
+        if not is_of_subtest and check_interactive_exception(call, report):
+            self.examine(partial(post_mortem, item, call, report))
+        return report
+
     @property
     def may_stop(self) -> bool:
         """Whether this rank may stop: not if the user has named another one."""
-        debugger = self.spec.world.debugger
-        return debugger is None or debugger.rank in (None, self.spec.rank)
-
-    @property
-    def is_post_mortem(self) -> bool:
-        """Whether this rank stops when it fails."""
-        debugger = self.spec.world.debugger
-        is_wanted = debugger is not None and debugger.is_post_mortem
-        return is_wanted and self.may_stop and not self._why_none()
+        return self.debugger.rank in (None, self.spec.rank)
 
     def adapt(self, debugger: Any) -> None:  # noqa: ANN401 - pdb.Pdb, or the class of --pdbcls
         """Make a new debugger use the terminal whenever it stops, and name the rank.
 
         Raises:
-            NoTerminalError: This rank cannot get a terminal.
+            NoTerminalError: This process is not the rank itself.
         """
         if not self.may_stop:
             debugger.set_trace = lambda *_, **__: None
             debugger.runcall = lambda function, *args, **kwargs: function(*args, **kwargs)
             return
-        if why := self._why_none():
-            raise NoTerminalError(why)
+        if os.getpid() != self.pid:
+            raise NoTerminalError(_FORKED)
         interact: Callable[..., None] = debugger.interaction
 
         def interaction(*args: object, **kwargs: object) -> None:
@@ -117,33 +140,22 @@ class RankDebugger:
             self._is_stepping = False
             self._return()
 
-    def _why_none(self) -> str:
-        """Return why this process cannot get the terminal; empty if it can."""
-        if self.spec.world.debugger is None:
-            return _NO_TERMINAL
-        if self.spec.host.kind == MACHINE:
-            return _SEVERAL_MACHINES
-        return "" if self.channel.is_ours else _FORKED
-
     def _ask(self, *, is_post_mortem: bool) -> bool:
         """Wait for the terminal; return whether this rank got it."""
-        self.channel.send(event_header(TerminalWanted(is_post_mortem), now()))
-        answer = self.channel.receive(lambda message: isinstance(message, TerminalLent)).message
-        self._is_lent = isinstance(answer, TerminalLent) and not answer.is_refused
+        answer = self._tests[-1].ask(NAME, to_json(TerminalWanted(is_post_mortem)))
+        self._is_lent = not from_json(TerminalLent, answer).is_refused
         return self._is_lent
 
     def _return(self) -> None:
         self._is_lent = False
         steps = self._is_stepping and not self._quits
         returned = TerminalReturned(steps=steps, quits=self._quits)
-        self.channel.send(event_header(returned, now()))
+        self._tests[-1].send(SentToService(NAME, to_json(returned)))
 
     @contextlib.contextmanager
     def _streams(self) -> Iterator[None]:
         """Replace the descriptors only: `input` uses readline if 0 and 1 are a terminal."""
-        debugger = self.spec.world.debugger
-        path = debugger.terminal if debugger is not None else os.devnull
-        descriptor = os.open(path, os.O_RDWR | os.O_NOCTTY)
+        descriptor = os.open(self.debugger.terminal, os.O_RDWR | os.O_NOCTTY)
         kept = [os.dup(each) for each in _STREAMS]
         try:
             for each in _STREAMS:
@@ -157,3 +169,9 @@ class RankDebugger:
                 os.dup2(own, each)
             for each in (descriptor, *kept):
                 os.close(each)
+
+
+def join(spec: RankSpec) -> RankPart:
+    """Return the part in this rank."""
+    rank = RankDebugger(spec, Debugger.of(spec.world))
+    return RankPart(start=rank.start, over=rank.over, debug=rank.adapt)

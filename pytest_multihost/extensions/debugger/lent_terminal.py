@@ -11,9 +11,13 @@ import os
 import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from pytest_multihost.core.launch.server.parts import ServerPart
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.procfs import process_ids, stat_words
+from pytest_multihost.extensions.debugger.messages import Debugger
 
 _TERMINAL, _FOREGROUND = 4, 5
 """Places in /proc/PID/stat behind the program's name: the terminal, and its foreground group."""
@@ -47,6 +51,13 @@ class LentTerminal:
         with contextlib.suppress(OSError, termios.error), _opened(self.path) as descriptor:
             if _foreground(os.fstat(descriptor).st_rdev) in (None, self.group):
                 termios.tcsetattr(descriptor, termios.TCSANOW, self.attributes)
+
+
+def start(spec: WorldSpec, _scratch: Path) -> ServerPart:
+    """Return the part of the service in the server, which restores the terminal if need be."""
+    debugger = Debugger.of(spec)
+    saved = LentTerminal.saved(debugger.terminal, debugger.controller)
+    return ServerPart() if saved is None else ServerPart(abandon=saved.restore)
 
 
 @contextlib.contextmanager

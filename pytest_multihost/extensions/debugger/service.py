@@ -14,17 +14,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pytest_multihost.core.model.event import Event, Exited, TerminalReturned, TerminalWanted
-from pytest_multihost.core.model.messages import TerminalLent
+from pytest_multihost.core.model.event import Event, Exited
+from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.model.messages import SentByService
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.services.service import Action, Opening, Service, ServiceKind, Turn
+from pytest_multihost.core.services import Action, Opening, Service, ServiceKind, Turn
+from pytest_multihost.extensions.debugger.messages import (
+    NAME,
+    Debugger,
+    TerminalLent,
+    TerminalReturned,
+    TerminalWanted,
+    sent,
+)
 
 STEP_S = 0.5
 """How long the other ranks wait after a step of the rank that had the terminal."""
 
 _CHECK_S = 0.05
-
-NAME = "debugger"
 
 
 class Terminal(Protocol):
@@ -58,7 +65,7 @@ class TerminalQueue:
         the user has quit, no rank stops any more.
         """
         rank = event.rank
-        match event.body:
+        match sent(event) or event.body:
             case TerminalWanted(is_post_mortem=True) if self._has_examined:
                 return [_refusal([rank])]
             case TerminalWanted() if self._has_quit:
@@ -120,7 +127,7 @@ class TerminalQueue:
         return [
             Action(
                 perform=lambda _now: self.terminal.lend(pid or 0),
-                to_ranks=((chosen, TerminalLent()),),
+                to_ranks=(_answer(chosen),),
                 is_certain=True,
             )
         ]
@@ -132,24 +139,27 @@ class TerminalQueue:
 
 
 def _refusal(ranks: Sequence[int]) -> Action:
-    return Action(to_ranks=tuple((rank, TerminalLent(is_refused=True)) for rank in ranks))
+    return Action(to_ranks=tuple(_answer(rank, is_refused=True) for rank in ranks))
 
 
-def debugger_service(terminal: Terminal) -> ServiceKind:
-    """Return the kind of service that lends `terminal` to ranks whose world has a debugger."""
+def _answer(rank: int, *, is_refused: bool = False) -> tuple[int, SentByService]:
+    return rank, SentByService(NAME, to_json(TerminalLent(is_refused)))
 
-    def open_queue(opening: Opening) -> Service | None:
-        if opening.spec.debugger is None:
-            return None
-        queue = TerminalQueue(terminal)
-        return Service(
-            name=NAME,
-            interval_s=queue.interval_s,
-            after=queue.after,
-            due=queue.due,
-            is_acting=queue.is_acting,
-            held_s=queue.held_s,
-            close=queue.close,
-        )
 
-    return ServiceKind(name=NAME, open=open_queue, is_implied=True)
+def _open(opening: Opening) -> Service:
+    from pytest_multihost.extensions.debugger.in_pytest import BorrowedTerminal
+
+    queue = TerminalQueue(BorrowedTerminal.of_run(Debugger.of(opening.spec)))
+    return Service(
+        name=NAME,
+        interval_s=queue.interval_s,
+        after=queue.after,
+        due=queue.due,
+        is_acting=queue.is_acting,
+        held_s=queue.held_s,
+        close=queue.close,
+    )
+
+
+# Services that are needed are asked first: nothing else is due while a rank has the terminal.
+DEBUGGER = ServiceKind(name=NAME, open=_open, needed_by=lambda spec: NAME in spec.services)

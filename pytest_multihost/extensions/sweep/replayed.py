@@ -107,7 +107,7 @@ def _run_undisturbed(item: pytest.Item, attempt: CompletedAttempt) -> _Undisturb
     directory.mkdir()
     try:
         judged = run_apart(
-            replace(spec, faults=faults, fault_facts=facts, tells_points=True, debugger=None),
+            replace(spec, faults=faults, fault_facts=facts, tells_points=True),
             run.launchers.get(requirements),
             plan.symptoms,
             config.rootpath,

@@ -13,6 +13,8 @@ import pytest
 
 from pytest_multihost.extensions.debugger.lent_terminal import LentTerminal
 
+pytestmark = pytest.mark.unit
+
 _ECHO = 3
 """Place of the local modes in a terminal's settings."""
 

@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
+
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Action, Turn
+from pytest_multihost.extensions.debugger.messages import (
+    NAME,
+    TerminalLent,
+    TerminalReturned,
+    TerminalWanted,
+    sent,
+)
 from pytest_multihost.extensions.debugger.service import STEP_S, TerminalQueue
-from pytest_multihost.testing import Event, Exited, TerminalLent, TerminalReturned, TerminalWanted
+from pytest_multihost.testing import (
+    Event,
+    Exited,
+    SentByService,
+    SentToService,
+    from_json,
+    to_json,
+)
+
+pytestmark = pytest.mark.unit
 
 FACTS = [RankFacts(rank, pid=100 + rank) for rank in range(4)]
 
@@ -39,14 +57,19 @@ class Debugged:
     def perform(self, actions: Sequence[Action], now: float) -> None:
         for each in actions:
             each.perform(now)
-            self.sent += each.to_ranks
+            for rank, answer in each.to_ranks:
+                assert isinstance(answer, SentByService)
+                assert answer.service == NAME
+                self.sent.append((rank, from_json(TerminalLent, answer.message)))
 
     def wants(self, rank: int, at_s: float = 0.0, *, is_post_mortem: bool = False) -> None:
-        event = Event(at_s, rank, TerminalWanted(is_post_mortem=is_post_mortem))
-        self.perform(self.queue.after(event, FACTS), at_s)
+        self.tells(rank, at_s, TerminalWanted(is_post_mortem))
 
     def returns(self, rank: int, at_s: float, *, steps: bool = False, quits: bool = False) -> None:
-        event = Event(at_s, rank, TerminalReturned(steps=steps, quits=quits))
+        self.tells(rank, at_s, TerminalReturned(steps, quits))
+
+    def tells(self, rank: int, at_s: float, message: TerminalWanted | TerminalReturned) -> None:
+        event = Event(at_s, rank, SentToService(NAME, to_json(message)))
         self.perform(self.queue.after(event, FACTS), at_s)
 
     def dies(self, rank: int, at_s: float) -> None:
@@ -156,3 +179,18 @@ def test_no_rank_stops_once_the_user_has_quit() -> None:
     refused = TerminalLent(is_refused=True)
     assert world.sent == [(2, TerminalLent()), (0, refused), (1, refused)]
     assert world.terminal.users == [102, None]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        SentToService("another", to_json(TerminalWanted())),
+        SentToService(NAME, {"kind": "TerminalStolen"}),
+        Exited(code=0),
+    ],
+)
+def test_other_messages_are_none_to_the_service(body: SentToService | Exited) -> None:
+    """A test may write anything into the connection of its rank."""
+    assert sent(Event(1.0, 0, body)) is None
+    world = Debugged()
+    assert not world.queue.after(Event(1.0, 0, body), FACTS)

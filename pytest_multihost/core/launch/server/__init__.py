@@ -3,8 +3,7 @@
 In the server, `serve` is the loop, `rank_processes` manages the ranks, and `parts` is the interface
 to the code of services; `huge_pages` and `heap_gaps` make forks of a large process cheap.
 `start_server` starts a server, and `fork_safety` checks whether a process may be forked. In the
-controller, `launcher` starts worlds, and `world` is the ranks of one server. `lent_terminal`
-restores the terminal of a controller that is killed.
+controller, `launcher` starts worlds, and `world` is the ranks of one server.
 """
 
 from pytest_multihost.core.launch.server.fork_safety import call_fork_problems, fork_problems

@@ -44,7 +44,6 @@ from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, w
 from pytest_multihost.core.launch.refusals import refused, remedy_against
 from pytest_multihost.core.launch.server.heap_gaps import fill_gaps
 from pytest_multihost.core.launch.server.huge_pages import use_huge_pages
-from pytest_multihost.extensions.debugger.lent_terminal import LentTerminal
 from pytest_multihost.core.launch.server.parts import ServerPart, StartPart
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
 from pytest_multihost.core.launch.wire import Channel
@@ -95,7 +94,6 @@ class _Server:
         clones: Servers that were forked from this one, by pidfd.
         forks: How many ranks it has forked; a clone counts as enough of them to prepare for many.
         has_quit: Whether the controller has asked the server to end.
-        terminal: Its terminal, if a rank may have borrowed that.
     """
 
     control: socket.socket
@@ -109,8 +107,6 @@ class _Server:
     clones: dict[int, int] = field(default_factory=dict)
     forks: int = 0
     has_quit: bool = False
-    lender: int = 0
-    terminal: LentTerminal | None = None
 
     def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
         """Send a message to the controller; if it is gone, the loop is about to see that."""
@@ -144,8 +140,6 @@ def serve(
         if finish is not None:
             finish()
         if not server.has_quit and wait_until_dead([server.controller], _GONE_S):
-            if server.terminal is not None:
-                server.terminal.restore()
             for part in parts:
                 part.abandon()
             if scratch:
@@ -182,7 +176,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
     selector.register(control, selectors.EVENT_READ)
     selector.register(pidfd, selectors.EVENT_READ)
     ranks = RankProcesses(selector, children)
-    return _Server(control, run_rank, pidfd, selector, ranks, lender=controller)
+    return _Server(control, run_rank, pidfd, selector, ranks)
 
 
 def _serve_once(server: _Server) -> bool:
@@ -248,9 +242,6 @@ def _answer_fault(server: _Server, request: PerformFault | UndoFaults) -> Event:
 def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
     """Fork the ranks of a world; if that fails, end the forked ranks."""
     streams = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-    debugger = request.spec.debugger
-    if debugger is not None:
-        server.terminal = LentTerminal.saved(debugger.terminal, server.lender)
     try:
         _start_parts(server, request.spec, Path(str(request.scratch)))
         ports = request.ports or _hold_ports(server, request.spec)

@@ -102,7 +102,6 @@ class Worlds:
             fault_facts=facts,
             tells_points=False,
             keeps_operations=False,
-            debugger=None,
         )
 
     def prepare_servers(self, disturbances: Iterable[Disturbance]) -> None:
