@@ -59,6 +59,7 @@ FOLDERS = {
     "tests/engine": "unit",
     "tests/examples": "examples",
     "tests/extensions": "worlds",
+    "tests/extensions/debugger": "processes",
     "tests/extensions/live": "processes",
     "tests/extensions/netns": "namespaces",
     "tests/extensions/scripts": "processes",

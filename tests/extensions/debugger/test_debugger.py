@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import termios
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,6 +78,14 @@ def end(child: pexpect.spawn[str]) -> str:
     """Wait for the end of the run, and return its last output."""
     child.expect(pexpect.EOF)
     return str(child.before)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, for a minute at most."""
+    until_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -217,3 +227,21 @@ def test_a_rank_that_no_world_has_is_an_error(debug: Debug) -> None:
     """At the start, with the ranks that there are."""
     child = debug(STEPS.format(stop="pass"), "--multihost-pdb-rank=3")
     assert "--multihost-pdb-rank=3: the largest test has ranks 0 to 2" in end(child)
+
+
+def test_a_killed_pytest_leaves_the_terminal_as_it_was(debug: Debug) -> None:
+    """Its server restores the settings: a debugger that reads a line has changed them."""
+    child = debug(STEPS.format(stop="world.breakpoint(rank=1)"))
+    before = termios.tcgetattr(child.child_fd)
+    assert prompt(child) == 1
+    wait_until(lambda: termios.tcgetattr(child.child_fd) != before)
+    child.kill(signal.SIGKILL)
+    wait_until(lambda: termios.tcgetattr(child.child_fd) == before)
+
+
+def test_without_the_plugin_a_breakpoint_is_an_error(debug: Debug) -> None:
+    """Nobody could type into the debugger; the error says what lends no terminal."""
+    child = debug(STEPS.format(stop="breakpoint()"), "-p", "no:multihost_debugger")
+    output = end(child)
+    assert "NoTerminalError: the debugger in a rank needs a terminal" in output
+    assert "the plugin that lends it is switched off" in output
