@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack
 from pytest_multihost.core.model.verdict import SCHEMA, RankError, RankResult, Verdict
 from pytest_multihost.testing import Names, make_event, make_spec
@@ -128,6 +129,14 @@ def test_a_spec_survives_the_way_to_the_server() -> None:
     """The server forks what the controller has decided."""
     spec = make_spec(3, timeout_s=1.5)
     assert from_json(WorldSpec, json.loads(json.dumps(to_json(spec)))) == spec
+
+
+def test_a_world_without_the_user_keeps_its_other_services() -> None:
+    """A sweep has no time for somebody at a prompt."""
+    own = {"clock": ServicePart(), "prompt": ServicePart(is_interactive=True)}
+    spec = replace(make_spec(2), services=own)
+    assert list(spec.without_user.services) == ["clock"]
+    assert replace(spec.without_user, services=own) == spec
 
 
 def test_an_event_is_written_with_the_time_since_the_start() -> None:
