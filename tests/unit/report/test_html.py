@@ -216,7 +216,7 @@ def test_names_in_an_exception_are_not_marked_in_the_heading() -> None:
 
 def test_the_culprit_comes_first_then_who_waits() -> None:
     """Ranks that did the same stand together."""
-    found = [(row.ranks, row.role, row.state) for row in rank_groups(page_model(world()))]
+    found = [(row.ranks, row.blame, row.state) for row in rank_groups(page_model(world()))]
     assert found == [((1,), "culprit", "sleeping"), ((0, 2), "waiting", "waiting")]
 
 
@@ -250,7 +250,7 @@ def test_the_culprits_come_first_also_where_they_are_many() -> None:
     dumps = (*result.dumps[:2], replace(result.dumps[1], rank=2))
     snapshot = replace(snapshot, ranks=ranks)
     model = page_model(replace(result, snapshots=(snapshot,), operations=pages, dumps=dumps))
-    found = [(row.ranks, row.role) for row in rank_groups(model)]
+    found = [(row.ranks, row.blame) for row in rank_groups(model)]
     assert found == [((1, 2), "culprit"), ((0,), "waiting")]
 
 
@@ -261,7 +261,7 @@ def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
     model = page_model(replace(alone, history=ended, ending="settled"))
     assert model.judged.diagnosis is None
     assert rank_groups(model)[0].ranks == (2,)
-    assert rank_groups(model)[0].role == "culprit"
+    assert rank_groups(model)[0].blame == "culprit"
 
 
 def test_stacks_are_shown_of_ranks_that_no_snapshot_has_seen() -> None:

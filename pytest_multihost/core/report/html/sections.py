@@ -47,10 +47,10 @@ from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.logs import LogExcerpt
 
-Role = Literal["culprit", "waiting", ""]
-"""The role of a rank in a diagnosis."""
+Blame = Literal["culprit", "waiting", ""]
+"""The blame of a rank in a diagnosis: others wait for it, or it waits for others."""
 
-ROLE_ORDER: Mapping[Role, int] = {"culprit": 0, "waiting": 1, "": 2}
+BLAME_ORDER: Mapping[Blame, int] = {"culprit": 0, "waiting": 1, "": 2}
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a dictionary
@@ -100,17 +100,17 @@ class PageModel:
         """Return the native stacks of a rank, if they were read."""
         return self.last_seen[rank].native if rank in self.last_seen else ()
 
-    def role(self, rank: int) -> Role:
-        """Return the role of a rank in the diagnosis."""
+    def blame(self, rank: int) -> Blame:
+        """Return the blame of a rank in the diagnosis."""
         if self.judged.diagnosis is None:
             return ""
         if rank in self.judged.diagnosis.culprits or rank in self.judged.diagnosis.cycle:
             return "culprit"
         return "waiting" if rank in self.judged.diagnosis.waiting else ""
 
-    def roles(self, ranks: Iterable[int]) -> set[Role]:
-        """Return the roles of some ranks."""
-        return {self.role(rank) for rank in ranks}
+    def blames(self, ranks: Iterable[int]) -> set[Blame]:
+        """Return the blames of some ranks."""
+        return {self.blame(rank) for rank in ranks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,12 @@ class RankGroup:
     """Ranks with the same outcome at the same place.
 
     Attributes:
-        role: Without a diagnosis, the headline rank counts as the culprit.
+        blame: Without a diagnosis, the headline rank counts as the culprit.
         state: A few words, such as ``waiting`` or ``killed as planned``.
     """
 
     ranks: tuple[int, ...]
-    role: Role
+    blame: Blame
     state: str
     doing: str
     place: Place | None
@@ -136,7 +136,7 @@ def rank_groups(page: PageModel) -> list[RankGroup]:
         (_group_of_one(each, page), each.facts.rank) for each in page.judged.finding.ranks
     )
     groups = [replace(group, ranks=tuple(ranks)) for group, ranks in alike.items()]
-    return sorted(groups, key=lambda each: (ROLE_ORDER[each.role], len(each.ranks), each.ranks))
+    return sorted(groups, key=lambda each: (BLAME_ORDER[each.blame], len(each.ranks), each.ranks))
 
 
 def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
@@ -151,7 +151,7 @@ def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
     is_headline = page.judged.diagnosis is None and rank == page.judged.finding.headline
     return RankGroup(
         ranks=(),
-        role="culprit" if is_headline else page.role(rank),
+        blame="culprit" if is_headline else page.blame(rank),
         state=state.replace("_", " "),
         doing=details,
         place=None if rank in page.parked or finding.error else page.places.get(rank),
@@ -283,9 +283,9 @@ def claims(diagnosis: Diagnosis) -> Mapping[tuple[str, str], list[Evidence]]:
     return group_by_value(((each.fact, each.source), each) for each in diagnosis.evidence)
 
 
-def ranks_by_role(page: PageModel) -> list[RankResult]:
+def ranks_by_blame(page: PageModel) -> list[RankResult]:
     """Return the verdict's ranks, the culprits first, then the waiting ranks."""
-    return sorted(page.verdict.rank_results, key=lambda each: ROLE_ORDER[page.role(each.rank)])
+    return sorted(page.verdict.rank_results, key=lambda each: BLAME_ORDER[page.blame(each.rank)])
 
 
 def open_operations(rank: int, page: PageModel) -> list[str]:

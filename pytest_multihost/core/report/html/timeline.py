@@ -146,7 +146,7 @@ def _lanes(page: PageModel, end_us: int) -> Iterator[Json]:
         ended = (at_s for at_s in (facts.parked_s, facts.exited_s) if at_s is not None)
         yield {
             "rank": facts.rank,
-            "role": page.role(facts.rank),
+            "role": page.blame(facts.rank),
             "state": display_text(group.state),
             "text": _text(" · ".join(part for part in (group.state, *where) if part)),
             "ready": us(facts.ready_s) if facts.ready_s is not None else None,
