@@ -35,9 +35,6 @@ from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
 from pytest_multihost.core.outcome import Finding, Symptoms, as_aborted
 
-_OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
-"""Waits that nothing outside the process ends: for a timer, or for another of its threads."""
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -187,7 +184,9 @@ def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:
     if cause.kind != "stuck" or len(cause.culprits) == 1:
         return False
     seen = [result.last_seen[rank] for rank in cause.culprits if rank in result.last_seen]
-    wait_for_themselves = all(e.activity and e.activity.name in _OWN_WAITS for e in seen)
+    waits = [each.activity for each in seen]
+    # Nothing outside the process ends these: a timer does, or another of its threads.
+    wait_for_themselves = all(e is not None and (e.is_sleep or e.is_lock) for e in waits)
     if len(cause.culprits) == result.spec.size and not wait_for_themselves:
         return True
     groups = group_by_main_stack(dump for dump in result.dumps if dump.rank in cause.culprits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.end import End, Ending, end_of
@@ -49,6 +49,9 @@ SnapshotReason = Literal["tick", "trouble", "end"]
 """Why a snapshot was taken: periodically, after a rank raised or died, or at the world's end."""
 
 
+SLEEP: Final = "sleep"
+"""The name of the activity of a thread that waits only for a timer."""
+
 _LOCK_CALLS = frozenset({"futex", "futex_wait", "futex_waitv"})
 """System calls in which a thread waits for a lock, a condition, an event or a queue."""
 
@@ -72,6 +75,11 @@ class Activity:
     target: str = ""
     ends_in_s: float | None = None
     has_unknown_timeout: bool = False
+
+    @property
+    def is_sleep(self) -> bool:
+        """Whether it waits only for a timer."""
+        return self.name == SLEEP
 
     @property
     def is_lock(self) -> bool:
@@ -164,7 +172,7 @@ class RankSnapshot:
     @property
     def sleep(self) -> Activity | None:
         """The activity of a rank that only waits for a timer; None for any other."""
-        is_sleep = self.activity is not None and self.activity.name == "sleep"
+        is_sleep = self.activity is not None and self.activity.is_sleep
         return self.activity if is_sleep and self.label == "SLEEPING" else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_multihost.core.model.process import NEVER, KernelSnapshot, Thread
-from pytest_multihost.core.model.result import Activity, Label
+from pytest_multihost.core.model.result import SLEEP, Activity, Label
 from pytest_multihost.core.proof.system_calls import CHILDREN, FILES, POLLS, SLEEPS, STREAMS
 
 _BUSY = 0.5
@@ -58,7 +58,7 @@ def is_file_access(thread: Thread) -> bool:
 def activity_of(thread: Thread, at_s: float) -> Activity:
     """Return the wait of a thread, and its end relative to `at_s`."""
     return Activity(
-        name="sleep" if is_sleep(thread) else thread.call or thread.wchan or "waits",
+        name=SLEEP if is_sleep(thread) else thread.call or thread.wchan or "waits",
         target=thread.target,
         ends_in_s=None if thread.ends_s in {None, NEVER} else max(thread.ends_s - at_s, 0.0),
         has_unknown_timeout=thread.ends_s is None,

@@ -47,7 +47,7 @@ def ground(judged: Judgement) -> str:
         why = f"{why} because of it"
         if judged.finding.outcome != "hung":  # else the headline stands above
             why = f"{diagnosis.summary}; {why}"
-    if by == "deadline" and diagnosis.kind == "livelock":  # its own steps count as progress
+    if by == "deadline" and kind_of(diagnosis.kind).culprit == "busy":  # its steps are progress
         return f"{why}{_LONGER}"
     may_be_slow = by == "deadline" and kind_of(diagnosis.kind).may_be_slow
     return f"{why}{_LONGER if may_be_slow else ''}; {found}"
@@ -61,7 +61,7 @@ def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
     if not waiting.isdisjoint(diagnosis.culprits):
         return ""
     seen = [last[rank].activity for rank in diagnosis.culprits if rank in last]
-    left = [each.ends_in_s for each in seen if each is not None and each.name == "sleep"]
+    left = [each.ends_in_s for each in seen if each is not None and each.is_sleep]
     longest_s = max((each for each in left if each is not None), default=None)
     if longest_s is None or None in left or len(left) < len(diagnosis.culprits):
         return ""
