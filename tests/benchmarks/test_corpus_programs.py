@@ -7,22 +7,21 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from programs import load_program
+from programs import loaded_together
 from runtimes import RUNTIMES
+
+from pytest_multihost.testing import Kind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORPUS = REPOSITORY / "tests" / "corpus"
 EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
-KINDS = {
-    *("straggler", "livelock", "finished", "raised", "died", "stopped", "gil_held"),
-    *("mismatch", "deadlock", "transport", "stuck", "unknown"),
-}
+KINDS = set(get_args(Kind))
 NAMELESS = {"deadlock", "unknown"}
 MAYBE_NAMELESS = NAMELESS | {"mismatch", "transport"}
 
@@ -112,9 +111,10 @@ def test_more_than_one_answer_is_explained(hangs: Sequence[Program]) -> None:
 
 
 @pytest.fixture(scope="module")
-def scorer() -> ModuleType:
+def scorer() -> Iterator[ModuleType]:
     """benchmarks/corpus.py."""
-    return load_program(REPOSITORY / "benchmarks" / "corpus.py")
+    with loaded_together(REPOSITORY / "benchmarks", ("corpus",)) as found:
+        yield found["corpus"]
 
 
 EXPECTED = {

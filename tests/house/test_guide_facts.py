@@ -6,6 +6,7 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,6 +14,7 @@ import pytest_multihost
 from pytest_multihost import faults
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.faults.kind import FaultKind
+from pytest_multihost.testing import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +46,12 @@ def test_the_guide_describes_each_field_of_what_a_plugin_offers(kind: type) -> N
     """An author of a plugin looks there, not into the code."""
     page = read("extending.md")
     assert [each.name for each in fields(kind) if f"`{each.name}" not in page] == []
+
+
+def test_the_guide_describes_each_kind_of_hang() -> None:
+    """In the table that a reader of a report looks into."""
+    page = read("reading.md")
+    assert [kind for kind in get_args(Kind) if f"| `{kind}` |" not in page] == []
 
 
 def test_the_guide_describes_each_key_of_the_marker(pytestconfig: pytest.Config) -> None:
