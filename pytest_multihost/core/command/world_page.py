@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.report.layout import Section
 from pytest_multihost.core.report.text import page_sections
 
 
@@ -37,21 +38,21 @@ def this_screen() -> Screen:
 
 
 def page_of(
-    judged: Judgement, files: str, *, shows_native: bool = False, screen: Screen | None = None
+    judged: Judgement, files: str, *, more: Iterable[Section] = (), screen: Screen | None = None
 ) -> str:
     """Return the page for the terminal, in colour and in its width if the output is one.
 
     Args:
         files: The source of the judgement: a directory, or the title of a job.
-        shows_native: Whether native frames are shown, if they were read.
+        more: Sections that follow the world's.
         screen: The output for the page; None: standard output.
     """
     screen = screen or this_screen()
     lines = [f"{_word(judged)}  {printable(judged.finding.reason)}"]
     for title, text in _tracebacks(judged):
         lines += [f"--- {printable(title)}", printable(text, keeps_lines=True)]
-    parts = page_sections(judged, files=files, columns=screen.columns, shows_native=shows_native)
-    for part in parts:
+    world, *failures = page_sections(judged, files=files, columns=screen.columns)
+    for part in (world, *more, *failures):
         title = printable(part.title)
         lines += [f"--- {title}", part.painted if screen.has_colours else part.text]
     return "\n".join(lines)

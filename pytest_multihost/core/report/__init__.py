@@ -2,8 +2,7 @@
 
 * `html` is a sub-package with exports of its own.
 * `artifacts` writes and reads the folders of runs and attempts, and the records in them.
-* `text` renders a world for the terminal, and `native` its native frames; `layout` has its columns,
-  colours and shared words.
+* `text` renders a world for the terminal; `layout` has its columns, colours and shared words.
 * `ground` says why a world counts as hung, and how soon that was known.
 * `hints` is advice for classic mistakes, and `leftovers` names processes that ranks left behind;
   `lock_lines` are about threads that wait for locks, `child_lines` about child processes.

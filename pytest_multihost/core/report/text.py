@@ -51,7 +51,6 @@ from pytest_multihost.core.report.layout import (
 )
 from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.lock_lines import lock_lines
-from pytest_multihost.core.report.native import native_sections
 
 _LARGE = 32
 """In a world of more ranks the terminal shows neither stacks nor evidence; report.html does."""
@@ -70,7 +69,6 @@ def page_sections(
     *,
     files: str,
     columns: int | None = None,
-    shows_native: bool = False,
     added: Mapping[str, Sequence[str]] = MappingProxyType({}),
     quotes_file: bool = False,
 ) -> list[Section]:
@@ -79,7 +77,6 @@ def page_sections(
     Args:
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: then nothing is cut, because the reader of a log cannot widen it.
-        shows_native: Whether native frames are shown, if they were read.
         quotes_file: Whether the world was read from a file, which may be foreign.
     """
     result = judged.result
@@ -106,8 +103,7 @@ def page_sections(
     size = f"{spec.size} rank{'s' if spec.size > 1 else ''}"
     title = f"world of {size}{hosts}, {roles or spec.backend}"
     page = Section(title, tuple((INDENT, *line) for line in lines))
-    native = native_sections(result) if shows_native else ()
-    return [page, *native, *_other_failures(judged.finding, spec.names)]
+    return [page, *_other_failures(judged.finding, spec.names)]
 
 
 def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line]:

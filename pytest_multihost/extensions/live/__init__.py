@@ -19,7 +19,8 @@
   its connections.
 * `look` compares two snapshots of a job, and explains why a rank may still move.
 * `seen_world` judges the job, repeatedly until it stops moving if the user asks for that.
-* `shown` is the output of a look: page, verdict, and a page for a browser.
+* `shown` is the output of a look: page, verdict, and a page for a browser. `native_sections` shows
+  native frames on the page.
 * `parser` and `command` are ``multihost attach``.
 * `watch` is ``pytest --multihost-watch`` and ``multihost watch``.
 """

@@ -13,6 +13,7 @@ from pytest_multihost.core.command.world_page import Screen, page_of
 from pytest_multihost.core.model.verdict import Verdict
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.extensions.live.as_user import Texts
+from pytest_multihost.extensions.live.native_sections import native_sections
 from pytest_multihost.extensions.live.processes import Job
 
 
@@ -33,8 +34,9 @@ def texts_of(
     """
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
+    native = native_sections(judged.result) if shows_native else ()
     return Texts(
-        page=page_of(judged, job.title, shows_native=shows_native, screen=screen),
+        page=page_of(judged, job.title, more=native, screen=screen),
         verdict=f"{json.dumps(verdict.record(), indent=2)}\n",
         html=_html(judged, verdict) if has_html else "",
         is_hung=judged.diagnosis is not None and judged.finding.outcome == "hung",
