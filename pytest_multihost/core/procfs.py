@@ -22,6 +22,18 @@ def stat_words(pid: int) -> list[str]:
         return file.read().rpartition(b")")[2].decode("ascii").split()
 
 
+def command_of(pid: int) -> bytes:
+    """Return the command line of a process of this program; empty if it is gone.
+
+    Readers of foreign processes read only so many bytes.
+    """
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - see above
+            return file.read()
+    except OSError:
+        return b""
+
+
 def process_ids() -> list[int]:
     """Return the processes of this machine, as far as this one may see them."""
     return [int(each) for each in os.listdir("/proc") if each.isdecimal()]

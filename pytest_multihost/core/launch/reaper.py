@@ -29,6 +29,7 @@ from pathlib import Path
 import psutil
 
 from pytest_multihost.core.launch import libc
+from pytest_multihost.core.procfs import command_of
 
 FAREWELL_S = 15.0
 """How long the server may take to end its ranks and itself."""
@@ -64,11 +65,9 @@ def mark_descendants(server: int, pid: int = 0) -> None:
 
 
 def _is_tracker(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        command = Path("/proc", str(pid), "cmdline").read_bytes()
-        program = Path(os.fsdecode(command.partition(b"\0")[0])).name
-        return program == "torch_shm_manager" or _RESOURCE_TRACKER in command
-    return False
+    command = command_of(pid)
+    program = Path(os.fsdecode(command.partition(b"\0")[0])).name
+    return program == "torch_shm_manager" or _RESOURCE_TRACKER in command
 
 
 def signal_group(leader: int, number: int) -> None:

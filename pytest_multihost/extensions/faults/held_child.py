@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from time import monotonic, sleep  # by name: the test may replace them in its module
 
-from pytest_multihost.core.procfs import children_of, stat_words
+from pytest_multihost.core.procfs import children_of, command_of, stat_words
 
 _APPEARS_S = 2.0
 """How long a call may take to start its process."""
@@ -54,12 +54,12 @@ def hold_next_child(await_release: Callable[[], object]) -> Callable[[], None]:
 
 def _stopped_child(parent: int, known: frozenset[int]) -> int | None:
     """Wait for a new child of a process, and return it once it is stopped; None without one."""
-    command = _command(parent)
+    command = command_of(parent)
     deadline_s = monotonic() + _APPEARS_S
     signalled = set[int]()
     while monotonic() < deadline_s:
         for each in sorted(set(children_of(parent)) - known):
-            state, own = _state(each), _command(each)
+            state, own = _state(each), command_of(each)
             if state in _STOPPED:
                 return each
             has_called_exec = own not in (command, b"") and _TRACKER not in own
@@ -76,12 +76,3 @@ def _state(pid: int) -> str:
         return stat_words(pid)[0]
     except OSError:
         return "X"
-
-
-def _command(pid: int) -> bytes:
-    """Return the command of a process; empty if it is gone."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - as in `procfs`
-            return file.read()
-    except OSError:
-        return b""

@@ -65,18 +65,22 @@ def _passed(
 ) -> Iterator[tuple[Function, str]]:
     """Yield the functions to which a function passes names, and their parameters for these."""
     defined = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-    for call in ast.walk(function):
-        if not isinstance(call, ast.Call):
-            continue
+    for call in (each for each in ast.walk(function) if isinstance(each, ast.Call)):
         called = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        is_bound = isinstance(call.func, ast.Attribute)
-        for each in defined:
-            if each.name == called:
-                parameters = [*each.args.posonlyargs, *each.args.args]
-                is_method = is_bound and parameters[:1] != [] and parameters[0].arg == "self"
-                for given, parameter in zip(call.args, parameters[is_method:], strict=False):
-                    if isinstance(given, ast.Name) and given.id in names:
-                        yield each, parameter.arg
+        for each in (each for each in defined if each.name == called):
+            pairs = zip(call.args, _parameters(each, call), strict=False)
+            yield from (
+                (each, parameter)
+                for given, parameter in pairs
+                if isinstance(given, ast.Name) and given.id in names
+            )
+
+
+def _parameters(function: ast.FunctionDef, call: ast.Call) -> list[str]:
+    """Return the parameters for the positional arguments of a call; `self` only of a function."""
+    found = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    is_of_method = isinstance(call.func, ast.Attribute) and found[:1] == ["self"]
+    return found[1:] if is_of_method else found
 
 
 def _asks(function: Function, names: set[str]) -> bool:
