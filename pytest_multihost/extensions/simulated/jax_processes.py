@@ -53,7 +53,6 @@ class NotSimulatedError(RuntimeError):
 def simulate_jax(rank: int, size: int) -> None:
     """Have jax's processes be simulated in this rank, now or once jax is imported."""
     here = _Processes(rank, size)
-    record_jax_client(SimulatedClient)
     after_import(BINDINGS, here.replace_bindings)
     after_import(BRIDGE, here.replace_bridge)
     after_import(UTILS, here.replace_utils)
@@ -68,7 +67,8 @@ class _Processes:
     size: int
 
     def replace_bindings(self, module: ModuleType) -> None:
-        """Have `jax.distributed.initialize` make simulated parts."""
+        """Have `jax.distributed.initialize` make simulated parts, whose calls are recorded."""
+        record_jax_client(SimulatedClient)
         parts: dict[str, Function] = {
             "get_distributed_runtime_service": lambda *_, **__: _Service(),
             "get_distributed_runtime_client": partial(SimulatedClient, self.rank, self.size),

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pytest_multihost.core.procfs import children_of
 from pytest_multihost.extensions.simulated.launches import (
     Completion,
     SimulatedLaunch,
@@ -104,7 +103,7 @@ def count_threads() -> Travelling:
         alive = len(names) - own
     has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
     has_timer = has_timer or callable(signal.getsignal(signal.SIGCHLD))
-    return alive, own, has_timer or (_has_handler() and _has_child())
+    return alive, own, has_timer or (_has_child() and _has_handler())
 
 
 _REAL_TIME = getattr(signal, "SIGRTMIN", math.inf)
@@ -122,8 +121,15 @@ def _has_handler() -> bool:
 
 
 def _has_child() -> bool:
-    """Return whether this process has a child, which may send it a signal."""
-    return bool(children_of(os.getpid()))
+    """Return whether this process has a child, which may send it a signal.
+
+    Each wait of a rank asks, so the kernel is asked, not /proc.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def is_own_thread() -> bool:
