@@ -171,20 +171,21 @@ def test_no_hang_is_reported_while_a_node_is_silent(run: Run, watch: Suspicious 
 
 
 class _SlowObserver:
-    """Snapshots of a large world: each takes a while, and no rank is still."""
+    """Snapshots of a large world: each takes a while."""
 
     size = 1
     spec = None
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, share: float = 1.0) -> None:
         self.seconds = seconds
+        self.share = share
         self.looks: list[float] = []
 
     def quiescence(self, _facts: object) -> _SlowObserver:
         return self
 
     def busiest_share(self) -> float:
-        return 1.0
+        return self.share
 
     def shallow(self, now: float, _facts: object) -> tuple[Snapshot, float]:
         self.looks.append(now)
@@ -212,3 +213,18 @@ def test_snapshots_that_take_long_are_taken_less_often(seconds: float, times: in
     assert gaps
     assert min(gaps) >= max(INTERVAL_S, times * seconds) - 2 * PEEK_S
     assert min(gaps) <= max(INTERVAL_S, 2 * times * seconds) + 2 * PEEK_S
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(0.02, 0), (0.12, 4)])
+def test_a_large_world_that_seems_still_is_not_read_all_the_time(
+    seconds: float, times: int
+) -> None:
+    """Ranks that take turns use little each, so a world of many that works seems still."""
+    observer = _SlowObserver(seconds, share=0.01)
+    watch = Watchdog(observer)  # type: ignore[arg-type]
+    for number in range(1, 81):
+        watch.check(number * PEEK_S, [], deadline_s=1000.0)
+    gaps = [after - before for before, after in pairwise(observer.looks)]
+    assert gaps
+    assert min(gaps) >= times * seconds - 2 * PEEK_S
+    assert min(gaps) <= 2 * times * seconds + 2 * PEEK_S

@@ -63,7 +63,9 @@ PEEK_S = 0.05
 _LONG_LOOK_S, _FACTOR, _LONG_FACTOR = 0.1, 4.0, 20.0
 """How many times as long as a shallow snapshot took no other one is due, unless the world is still.
 
-A snapshot of a thousand ranks takes a second of a busy core that the ranks could use."""
+A snapshot of a thousand ranks takes a second of a busy core that the ranks could use. Where ranks
+take turns, as simulated ones do, each of so many uses little, and a world that works seems still.
+So there the smaller factor counts for a world that is still, too."""
 
 AGAIN_S = 0.02
 """Time from the first snapshot of a world that has become still to the second, with which a search
@@ -273,9 +275,11 @@ class Watchdog:
         self._peeked_s, self.interval_s = now, PEEK_S
         was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
         self._is_still = share < STILL_SHARE
-        factor = _LONG_FACTOR if self._took_s > _LONG_LOOK_S else _FACTOR
+        is_long = self._took_s > _LONG_LOOK_S
+        factor = _LONG_FACTOR if is_long else _FACTOR
         is_due = now >= self._checked_s + max(INTERVAL_S, factor * self._took_s) - SLACK_S
-        is_due = is_due or (self._is_still and (is_searching or not was_still))
+        may_be_soon = not is_long or now >= self._checked_s + _FACTOR * self._took_s
+        is_due = is_due or (self._is_still and may_be_soon and (is_searching or not was_still))
         self._still_checks = self._still_checks + is_due if self._is_still else 0
         return is_due
 
