@@ -82,6 +82,7 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
     """
     whole, role = spec, spec.role
     own = {} if role is None else dict(role.env)
+    for_children = {} if role is None else child_variables(whole, {**inherited, **own})
     spec = spec.in_role
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
     is_alone = not spec.world.hosts
@@ -114,5 +115,5 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "PYTEST_MULTIHOST_WORLD_SIZE": str(whole.world.size),
         }
         | own
-        | child_variables(whole, {**inherited, **own})
+        | for_children
     )
