@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +24,8 @@ from pytest_multihost.core.outcome import Finding, RankFacts
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.core.pytest_plugin.plan import Expectation, Plan, apply_expectation
+from pytest_multihost.core.pytest_plugin.scratch_folders import ScratchFolders
 from pytest_multihost.core.pytest_plugin.tally import Tally
-from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.registry import offered_renderers
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -76,6 +74,7 @@ def run_attempt(
     launcher: Launcher,
     tally: Tally,
     folder: RunFolder,
+    scratches: ScratchFolders,
 ) -> CompletedAttempt:
     """Run a world, judge it, and write its artifacts.
 
@@ -83,11 +82,11 @@ def run_attempt(
         tally: Has the settings, and records files that could not be written.
     """
     config = item.config
-    # Not with the factory's `mktemp`, which leaves a symbolic link for every name.
-    scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
+    scratch = scratches.take(spec.seed)
     directory = scratch  # used if the artifacts' disk is full
     with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
+    scratches.lend_stacks(scratch, directory, spec.size)
     processes = config.hook.pytest_multihost_processes(config=config)
     world = WatchedWorld.make(
         spec,
@@ -121,9 +120,12 @@ def run_attempt(
     attempt = CompletedAttempt(plan, judged, directory, scratch, watchdog.warned)
     analyses = config.hook.pytest_multihost_analyse(item=item, attempt=attempt)
     attempt = replace(attempt, analyses=tuple(analyses))
+    has_passed = judged.finding.status == "passed"
+    if has_passed:
+        scratches.take_stacks(scratch, directory)
     _write_artifacts(attempt, folder, tally, config.hook)
-    if judged.finding.status == "passed":
-        _remove_scratch(scratch, config)
+    if has_passed:
+        scratches.give_back(scratch, is_clean=not result.leftovers)
     return attempt
 
 
@@ -152,28 +154,6 @@ def _write_artifacts(
 
 def _as_expected(expected: Expectation, judged: Judgement) -> Finding:
     return apply_expectation(judged.finding, expected, judged.diagnosis, judged.result.spec.names)
-
-
-def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
-    """Remove the scratch directory of a world that passed.
-
-    With tmp_path_retention_policy = "all", which is pytest's default, the test's own files are
-    kept: they are in directories. The files of this package, half a megabyte for a world of four,
-    are not.
-    """
-    if str(config.getini("tmp_path_retention_policy")) != "all":
-        shutil.rmtree(scratch, ignore_errors=True)
-        return
-    for each in list(os.scandir(scratch)):
-        with contextlib.suppress(OSError):  # it has the test's own files
-            if not each.is_dir(follow_symlinks=False):
-                os.unlink(each.path)  # noqa: PTH108 - as many calls as files, for each test
-            elif each.name.startswith("service-"):
-                shutil.rmtree(each.path, ignore_errors=True)
-            else:
-                os.rmdir(each.path)  # noqa: PTH106
-    with contextlib.suppress(OSError):
-        scratch.rmdir()
 
 
 def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts], names: Names) -> None:

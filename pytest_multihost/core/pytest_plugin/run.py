@@ -42,6 +42,7 @@ from pytest_multihost.core.pytest_plugin.live_display import write_through
 from pytest_multihost.core.pytest_plugin.options import artifacts_directory
 from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.core.pytest_plugin.scratch_folders import ScratchFolders
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import base_temp, skip_item
@@ -235,6 +236,10 @@ class Run:
     accepted: Sequence[Acceptance] = ()
     others: OtherMachines | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
+    _scratches: ScratchFolders = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scratches = ScratchFolders(self.config)
 
     def run_item(self, item: pytest.Item) -> CompletedAttempt:
         """Run one item as a world; skip or fail it if this machine cannot run the world.
@@ -276,7 +281,13 @@ class Run:
         launcher = self.config.hook.pytest_multihost_launch(item=item, spec=spec, launcher=own)
         self.tally.ran += 1
         attempt = run_attempt(
-            item, plan, spec, launcher=launcher, tally=self.tally, folder=self.folder
+            item,
+            plan,
+            spec,
+            launcher=launcher,
+            tally=self.tally,
+            folder=self.folder,
+            scratches=self._scratches,
         )
         judged = attempt.judged
         self.tally.skipped += judged.finding.status == "skipped"
@@ -354,6 +365,7 @@ class Run:
     def pytest_unconfigure(self) -> None:
         """End the servers."""
         self.launchers.close()
+        self._scratches.close()
         restore_signals()
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -239,7 +239,7 @@ class SlotPage:
         self.text("")
 
     def open(self, path: Path) -> None:
-        """Create the page at `path`, which must not exist, and write to it; drop earlier records.
+        """Create the page at `path`, or in an empty file there; drop earlier records.
 
         Numbers of texts and groups stay valid.
         """
@@ -294,7 +294,7 @@ class SlotPage:
 
     @classmethod
     def create(cls, path: Path) -> SlotPage:
-        """Create the page at `path`, which must not exist."""
+        """Create the page at `path`, or in an empty file there."""
         page = cls()
         page.open(path)
         return page
@@ -482,17 +482,20 @@ class SlotPage:
 
 
 def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray] = ()) -> mmap.mmap:
-    """Create a file of `size` bytes at `path`, which must not exist; return a mapping of it.
+    """Return a mapping of a file of `size` bytes, created at `path` or empty there.
 
     Uses bare system calls: Python's file objects would make every rank copy more memory pages.
     The content is written, not assigned, since each page touched through the mapping faults.
 
     Raises:
-        OSError: The file exists, or the disk is full.
+        OSError: The file has content, or the disk is full.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode_in(path.parent))
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, mode_in(path.parent))
     try:
         with naming(path):
+            if os.fstat(descriptor).st_size:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             if begin and os.writev(descriptor, begin) != sum(map(len, begin)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.ftruncate(descriptor, size)
