@@ -61,11 +61,9 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 @hookimpl
 def pytest_multihost_engines() -> Sequence[Engine]:
     """Offer the built-in engines."""
-    from pytest_multihost.extensions.engines.cluster.commands import EXEC, SSH
-    from pytest_multihost.extensions.engines.cluster.ray_engine import RAY_ENGINE
-    from pytest_multihost.extensions.engines.cluster.slurm import SLURM
+    from pytest_multihost.extensions.engines.cluster import built_in_engines
 
-    return EXEC, SSH, SLURM, RAY_ENGINE
+    return built_in_engines()
 
 
 @hookimpl

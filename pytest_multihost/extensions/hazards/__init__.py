@@ -3,9 +3,9 @@
 gloo on CPU tolerates programs that hang with NCCL. Collectives match without wildcards, so one run
 shows the behaviour of other runs.
 
-* `rule` defines the type of a rule, and `rules` lists the rules. Each built-in rule is one file:
-  `order`, `threads`, `unwaited` and `skipped`. `records` selects the operations that several rules
-  need.
+* `rule` defines the type of a rule, and `rules` selects the rules to apply. Each built-in rule is
+  one file: `order`, `threads`, `unwaited` and `skipped`. `records` selects the operations that
+  several rules need.
 * `find` applies rules and describes their findings, and `accept` marks the hazards that a project
   accepts. All of these functions are pure.
 * `look` analyses one attempt, and `read_record` reads the slot pages of its ranks.
@@ -42,10 +42,13 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @hookimpl
 def pytest_multihost_hazard_rules() -> Sequence[HazardRule]:
-    """Offer the rules of this extension."""
-    from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES
+    """Offer the rules of this extension, in the order of the report."""
+    from pytest_multihost.extensions.hazards.order import ORDER
+    from pytest_multihost.extensions.hazards.skipped import SKIPPED
+    from pytest_multihost.extensions.hazards.threads import THREADS
+    from pytest_multihost.extensions.hazards.unwaited import UNWAITED
 
-    return BUILT_IN_RULES
+    return ORDER, THREADS, UNWAITED, SKIPPED
 
 
 @hookimpl

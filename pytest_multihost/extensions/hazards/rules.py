@@ -1,21 +1,14 @@
-"""Collects the rules of this extension and of other plugins, and selects the rules to apply."""
+"""Collects the rules of all plugins, and selects the rules to apply."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from pytest_multihost.extensions.hazards.order import ORDER
 from pytest_multihost.extensions.hazards.rule import HazardRule
-from pytest_multihost.extensions.hazards.skipped import SKIPPED
-from pytest_multihost.extensions.hazards.threads import THREADS
-from pytest_multihost.extensions.hazards.unwaited import UNWAITED
 
 if TYPE_CHECKING:
     import pluggy
-
-BUILT_IN_RULES = (ORDER, THREADS, UNWAITED, SKIPPED)
-"""The rules of this extension, in the order of the report."""
 
 ALL = "all"
 """Selects every rule."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from pytest_multihost.extensions.hazards import pytest_multihost_hazard_rules
 from pytest_multihost.extensions.hazards.accept import accept_hazards
 from pytest_multihost.extensions.hazards.find import find_hazards
 from pytest_multihost.extensions.hazards.model import Hazards, Launch, RankRecord
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule
-from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES, chosen_rules
+from pytest_multihost.extensions.hazards.rules import chosen_rules
 from pytest_multihost.testing import (
     Acceptance,
     Frame,
@@ -23,6 +24,7 @@ from pytest_multihost.testing import (
 
 pytestmark = pytest.mark.unit
 
+BUILT_IN_RULES = tuple(pytest_multihost_hazard_rules())
 RULES = {rule.name: rule for rule in BUILT_IN_RULES}
 order, threads, unwaited, skipped = (rule.find for rule in BUILT_IN_RULES)
 

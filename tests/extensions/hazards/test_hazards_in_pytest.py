@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES
+from pytest_multihost.extensions.hazards import pytest_multihost_hazard_rules
 
 Worlds = Any  # of tests/conftest.py
 RunWorlds = Callable[..., Worlds]
@@ -83,7 +83,7 @@ def test_an_unknown_rule_is_refused(run_worlds: RunWorlds, rule: str) -> None:
 
 def test_each_rule_has_an_example_on_the_page() -> None:
     """A user who gets a warning looks its rule up there."""
-    assert list(EXAMPLES) == [rule.name for rule in BUILT_IN_RULES]
+    assert list(EXAMPLES) == [rule.name for rule in pytest_multihost_hazard_rules()]
 
 
 OWN_RULE = """
