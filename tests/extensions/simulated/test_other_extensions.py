@@ -128,6 +128,6 @@ def test_a_sweep_at_a_shape_disturbs_one_rank_of_each_class(worlds: Worlds) -> N
         [
             "*did not see other ranks' new files*",
             "*rank 48's * of */loss-48 failed with *rank 48 stands for ranks 48-63",
-            "*3 roles: rank 0; ranks 1-47; ranks 48-63",
+            "*3 classes of ranks: rank 0; ranks 1-47; ranks 48-63",
         ]
     )
