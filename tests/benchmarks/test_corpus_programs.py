@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -53,14 +55,25 @@ def test_every_program_has_an_expectation(programs: Sequence[Program]) -> None:
 
 
 def test_every_program_says_what_happens_and_where_it_is_from(programs: Sequence[Program]) -> None:
-    """One sentence first, then its source: a published bug, or a class of them."""
+    """One sentence first, then its source: a published bug, a class of them, or its file's hunt."""
     lacking = [
         each["nodeid"]
         for each in programs
         if not (each["doc"] or "").splitlines()[0].endswith(".")
-        or not any(line.strip().startswith("Source: ") for line in each["doc"].splitlines()[1:])
+        or not (_has_source(each["doc"]) or _has_source(_of_file(each["nodeid"])))
     ]
     assert lacking == []
+
+
+def _has_source(doc: str) -> bool:
+    return any(line.strip().startswith("Source: ") for line in doc.splitlines()[1:])
+
+
+@cache
+def _of_file(nodeid: str) -> str:
+    """Return the docstring of a program's file."""
+    path = CORPUS / nodeid.partition("::")[0]
+    return ast.get_docstring(ast.parse(path.read_text())) or ""
 
 
 def test_there_are_enough_hangs_and_innocents(

@@ -1,6 +1,6 @@
 """Hangs of jax from corners that the other files do not visit.
 
-Their truth was written before the first run.
+Source: a hunt for false verdicts; the truth was written before the first run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sound programs that look like the hangs of `hang_corners`.
 
-Their truth was written before the first run.
+Source: a hunt for false verdicts; the truth was written before the first run.
 """
 
 from __future__ import annotations

@@ -477,7 +477,10 @@ def test_message_to_a_late_rank_comes_before_that_to_another(world) -> None:
 
 @innocent(ranks=3, backend="gloo")
 def test_stores_that_each_rank_has_for_itself(world, tmp_path) -> None:
-    """A thread of each rank sets the key late; another store's timeout is handled."""
+    """A thread of each rank sets the key late; another store's timeout is handled.
+
+    Source: a hunt for false verdicts.
+    """
     cache = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     client = dist.TCPStore("127.0.0.1", cache.port, None, False, wait_for_workers=False)
     threading.Timer(world.rank + 1, lambda: cache.set("filled", "yes")).start()

@@ -260,7 +260,10 @@ def steps(count: int, *, waits: bool = True) -> jax.Array:
 
 @innocent(ranks=2, backend="jax")
 def test_a_reporter_holds_a_lock_in_a_collective(world) -> None:
-    """Its peer is late, and the main threads wait for the lock meanwhile."""
+    """Its peer is late, and the main threads wait for the lock meanwhile.
+
+    Source: a hunt for false verdicts.
+    """
     lock, has_lock = threading.Lock(), threading.Event()
 
     def report() -> None:
@@ -279,7 +282,10 @@ def test_a_reporter_holds_a_lock_in_a_collective(world) -> None:
 
 @innocent(ranks=2, backend="jax")
 def test_a_key_comes_long_after_one_like_it(world) -> None:
-    """The primary has published another run before."""
+    """The primary has published another run before.
+
+    Source: a hunt for false verdicts.
+    """
     if world.is_primary:
         global_state.client.key_value_set("run-id", "6")
         time.sleep(3)
@@ -289,7 +295,10 @@ def test_a_key_comes_long_after_one_like_it(world) -> None:
 
 @innocent(ranks=3, backend="none")
 def test_the_primary_shuts_down_long_before_the_others(world) -> None:
-    """It waits for them there, and they wait for a key that another one of them sets."""
+    """It waits for them there, and they wait for a key that another one of them sets.
+
+    Source: a hunt for false verdicts.
+    """
     jax.distributed.initialize()
     if world.rank == 2:
         time.sleep(3)
@@ -302,7 +311,10 @@ def test_the_primary_shuts_down_long_before_the_others(world) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @innocent(ranks=2, backend="jax")
 def test_a_prefetcher_fails_and_is_replaced(world) -> None:
-    """The main thread reads by itself then."""
+    """The main thread reads by itself then.
+
+    Source: a hunt for false verdicts.
+    """
     found: queue.Queue[int] = queue.Queue()
     threading.Thread(target=lambda: found.put(int("x")), daemon=True).start()
     with contextlib.suppress(queue.Empty):
@@ -312,7 +324,10 @@ def test_a_prefetcher_fails_and_is_replaced(world) -> None:
 
 @innocent(ranks=3, backend="jax")
 def test_many_programs_are_started_ahead(world) -> None:
-    """Their results are waited for at the end."""
+    """Their results are waited for at the end.
+
+    Source: a hunt for false verdicts.
+    """
     if world.rank == 1:
         time.sleep(3)
     assert np.isfinite(steps(40, waits=False).addressable_data(0)).all()
@@ -320,7 +335,10 @@ def test_many_programs_are_started_ahead(world) -> None:
 
 @innocent(ranks=2, backend="jax")
 def test_orbax_saves_while_the_primary_is_slow(world, shared_tmp_path) -> None:
-    """And restores what it has saved."""
+    """And restores what it has saved.
+
+    Source: a hunt for false verdicts.
+    """
     manager = ocp.CheckpointManager(shared_tmp_path / "ckpt")
     for step in range(2):
         array = steps(1)
@@ -333,7 +351,10 @@ def test_orbax_saves_while_the_primary_is_slow(world, shared_tmp_path) -> None:
 
 @innocent(ranks=2, backend="jax")
 def test_an_ordered_callback_of_the_primary_sleeps(world) -> None:
-    """Its program has a collective after that."""
+    """Its program has a collective after that.
+
+    Source: a hunt for false verdicts.
+    """
 
     def read(value: np.ndarray) -> np.ndarray:
         time.sleep(3 * world.is_primary)
@@ -352,7 +373,10 @@ def test_an_ordered_callback_of_the_primary_sleeps(world) -> None:
 
 @innocent(ranks=2, backend="jax")
 def test_all_stop_because_one_host_is_preempted(world) -> None:
-    """They agree on the step at which they save."""
+    """They agree on the step at which they save.
+
+    Source: a hunt for false verdicts.
+    """
     for step in range(40):
         steps(1)
         if world.is_primary and step == 1:
@@ -365,7 +389,10 @@ def test_all_stop_because_one_host_is_preempted(world) -> None:
 
 @innocent(ranks=3, backend="jax")
 def test_a_process_is_preempted_and_all_are_told(world) -> None:
-    """It has a handler of its own; all gather their flags, and the primary saves slowly."""
+    """It has a handler of its own; all gather their flags, and the primary saves slowly.
+
+    Source: a hunt for false verdicts.
+    """
     stops: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
     for step in range(6):
@@ -380,7 +407,10 @@ def test_a_process_is_preempted_and_all_are_told(world) -> None:
 
 @innocent(ranks=2, backend="jax")
 def test_callbacks_of_one_process_wait_for_its_writer(world) -> None:
-    """A program of process 1 alone fills a short queue, which a slow thread empties."""
+    """A program of process 1 alone fills a short queue, which a slow thread empties.
+
+    Source: a hunt for false verdicts.
+    """
     counted: queue.Queue[int] = queue.Queue(maxsize=1)
 
     def write() -> None:

@@ -473,7 +473,10 @@ def test_native_code_keeps_the_interpreter_for_a_while(world) -> None:
 
 @innocent(ranks=3, backend="none")
 def test_lock_that_is_a_file_is_handed_on(world, shared_tmp_path) -> None:
-    """Each rank in turn makes a lock file, keeps it for a while, and removes it."""
+    """Each rank in turn makes a lock file, keeps it for a while, and removes it.
+
+    Source: a hunt for false verdicts.
+    """
     lock = shared_tmp_path / "lock"
     while True:
         try:
@@ -490,7 +493,10 @@ def test_lock_that_is_a_file_is_handed_on(world, shared_tmp_path) -> None:
 
 @innocent(ranks=3, backend="none")
 def test_baton_of_a_slow_build(world, shared_tmp_path) -> None:
-    """Torch's file lock: one rank builds, and the others wait for its end."""
+    """Torch's file lock: one rank builds, and the others wait for its end.
+
+    Source: a hunt for false verdicts.
+    """
     from torch.utils.file_baton import FileBaton
 
     baton = FileBaton(str(shared_tmp_path / "lock"))
