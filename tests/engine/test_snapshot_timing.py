@@ -195,7 +195,7 @@ class _SlowObserver:
     def deep(self, _facts: object) -> KernelSnapshot:
         return KernelSnapshot(at_s=self.looks[-1], processes=(), is_deep=True)
 
-    def turns(self, _facts: object, _idle: object) -> None:
+    def turns(self, _idle: object) -> None:
         return None
 
     def local_pids(self, _facts: object) -> dict[int, int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,9 +37,6 @@ from pytest_multihost.core.watch.kernel import (
 )
 from pytest_multihost.core.watch.kernel.proc_files import read_stat
 from pytest_multihost.core.watch.kernel.remote_reader import NoProcesses, RemoteReader
-
-_TRIES, _TRY_S = 5, 0.005
-"""How many quiescence checks to make of a world that looks still, and the time between two."""
 
 
 @dataclass(slots=True)
@@ -176,23 +172,6 @@ class WorldObserver:
         if self._quiescence is None:
             self._quiescence = Quiescence(self.local_pids(facts), self.harness)
         return self._quiescence
-
-    def turns(
-        self, facts: Sequence[RankFacts], idle: Collection[int] | None
-    ) -> Mapping[int, int] | None:
-        """Return how often each thread has run, if the world is quiescent; None if it is not.
-
-        Several checks are made, because polling threads are seldom all asleep at once.
-
-        Args:
-            idle: Threads that may run; see `Quiescence.ask`.
-        """
-        for _ in range(_TRIES):
-            found = self.quiescence(facts).ask(idle)
-            if found.is_quiescent:
-                return found.turns
-            time.sleep(_TRY_S)
-        return None
 
     def reader(self, facts: Sequence[RankFacts]) -> KernelReader:
         """Return the reader of the ranks' processes, made on the first call and then kept."""

@@ -367,7 +367,7 @@ class Watchdog:
         began_s, turns = self._rest or (now, None)
         if turns is not None and now < began_s + REST_S - _TIMER_SLACK_S:
             return False
-        turns_now = self.observer.turns(facts, None)
+        turns_now = self.observer.quiescence(facts).turns(None)
         self._rest = (now, turns_now) if turns_now is not None else None
         if turns is None or turns_now is None:
             return False
@@ -381,7 +381,7 @@ class Watchdog:
         """Return whether the world is quiescent, and only polling threads have run meanwhile."""
         if self._rest is None:
             return False
-        turns = self.observer.turns(facts, self._polling)
+        turns = self.observer.quiescence(facts).turns(self._polling)
         asleep = {tid: runs for tid, runs in self._rest[1].items() if tid not in self._polling}
         return turns is not None and asleep.items() <= turns.items()
 
@@ -580,7 +580,7 @@ class Watchdog:
             with_gates(before, facts) if before is not None else None,
             with_gates(now, facts),
             lambda: self._deep_without_left(now, facts),
-            lambda idle: self.observer.turns(facts, idle),
+            lambda idle: self.observer.quiescence(facts).turns(idle),
             deadline_s=deadline_s,
         )
         if self._search.last_deep is not None and self._search.last_deep is not last_deep:

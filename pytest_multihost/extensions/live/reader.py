@@ -69,7 +69,7 @@ _APART_S = 0.5
 _STOPPED_S = 2.0
 """The same if a rank is stopped: a profiler lets it continue after a moment."""
 
-_TRIES, _TRY_S = 5, 0.01
+_TRY_S = 0.01
 
 _SAMPLES, _SAMPLE_S = 3, 0.3
 """How often a rank that spins is read again: it must not have moved."""
@@ -276,12 +276,7 @@ class LocalReader:
 
     def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
         """Return how often each thread has run; None if one except `idle` is not quiescent."""
-        for _ in range(_TRIES):
-            found = self._quiescence.ask(idle)
-            if found.is_quiescent:
-                return found.turns
-            time.sleep(_TRY_S)
-        return None
+        return self._quiescence.turns(idle, apart_s=_TRY_S)
 
 
 def _is_same(one: Sequence[SpiedThread] | None, two: Sequence[SpiedThread] | None) -> bool:

@@ -60,6 +60,9 @@ _CALLS_OF_FILES = {b"-1", *(_CALLS[name] for name in FILES if name in _CALLS)}
 _CALLS_OF_STREAMS = {_CALLS[name] for name in STREAMS if name in _CALLS}
 """As in /proc/PID/task/TID/syscall, which shows -1 for a thread blocked outside any system call."""
 
+_TRIES, _TRY_S = 5, 0.005
+"""How many checks to make of a world that looks still, and the time between two."""
+
 _STATES: Mapping[str, Cause] = {"R": "runs", "D": "device", "T": "stopped", "t": "stopped"}
 
 
@@ -145,6 +148,24 @@ class Quiescence:
         found = self._causes(turns, idle if idle is None else frozenset(idle), frozen)
         causes = tuple(found)  # this fills turns
         return Stillness(causes, turns)
+
+    def turns(
+        self, idle: Collection[int] | None, *, apart_s: float = _TRY_S
+    ) -> Mapping[int, int] | None:
+        """Return how often each thread has run, if the world is quiescent; None if it is not.
+
+        Several checks are made, because polling threads are seldom all asleep at once.
+
+        Args:
+            idle: Threads that may run; see `ask`.
+            apart_s: The time between two checks.
+        """
+        for _ in range(_TRIES):
+            found = self.ask(idle)
+            if found.is_quiescent:
+                return found.turns
+            time.sleep(apart_s)
+        return None
 
     def _causes(
         self, turns: dict[int, int], idle: Collection[int] | None, frozen: Collection[int]
