@@ -6,7 +6,7 @@ The contract is docs/results.md. Fields are added, never renamed; a change of me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -360,13 +360,30 @@ def outcome_word(outcome: str, exit_codes: Iterable[int | None]) -> str:
     return "exited" if outcome == "crashed" and {*exit_codes} == {0} else outcome
 
 
-def world_word(verdict: JsonVerdict) -> str:
-    """Return the reader's word for the outcome of a verdict's world; see `outcome_word`."""
+def run_word(verdict: JsonVerdict) -> str:
+    """Return a test's status, or its world's outcome if that made it fail; see `outcome_word`."""
     outcome = str(verdict["outcome"])
-    if outcome != "crashed":  # no rank's result is needed
-        return outcome
+    if verdict["status"] not in ("failed", "error") or outcome not in ("hung", "crashed"):
+        return str(verdict["status"])
     gone = (each for each in verdict["rank_results"] if each["outcome"] == outcome)
     return outcome_word(outcome, (each["exit_code"] for each in gone))
+
+
+def run_headline(verdict: JsonVerdict) -> str:
+    """Return the summary of a verdict, in one line; empty if the world ended as it should."""
+    if verdict["diagnosis"] is not None:
+        return str(verdict["diagnosis"]["summary"])
+    return next(own_errors(verdict), str(verdict["reason"] or ""))
+
+
+def own_errors(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]:
+    """Yield the own exceptions of ranks other than the culprits."""
+    for each in verdict["rank_results"]:
+        is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
+        if each["error"] is not None and is_own:
+            first = (str(each["error"]["message"]).splitlines() or [""])[0]
+            who = f"rank {each['rank']}: {each['error']['type']}"
+            yield f"{who}: {first}" if first else who
 
 
 def _class_of(rank: RankResult) -> tuple[object, ...]:

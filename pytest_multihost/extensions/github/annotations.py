@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from pytest_multihost.core.model.printable import visible
 from pytest_multihost.core.model.rank_names import PLAIN
-from pytest_multihost.core.model.verdict import JsonVerdict, world_word
+from pytest_multihost.core.model.verdict import JsonVerdict, own_errors, run_word
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import CONTROLS
@@ -26,7 +26,6 @@ from pytest_multihost.extensions.github.facts import (
     divergence_texts,
     has_failed,
     headline,
-    own_errors,
     sides_of,
 )
 
@@ -66,7 +65,7 @@ def error_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[
 
 def _commands(verdict: JsonVerdict, checkout: Checkout) -> Iterator[str]:
     file, line = _place(verdict, checkout)
-    title = f"{world_word(verdict).upper()} {verdict['nodeid']}"
+    title = f"{run_word(verdict).upper()} {verdict['nodeid']}"
     yield workflow_command("error", file, line, title, _error_message(verdict))
     for side, ranks in list(sides_of(verdict["diagnosis"] or {}).items())[:MAX_SIDES]:
         known = checkout.relative(side[0])

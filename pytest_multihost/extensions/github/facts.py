@@ -6,11 +6,9 @@ processes write it and only the controller reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.rank_names import PLAIN
-from pytest_multihost.core.model.verdict import JsonVerdict
+from pytest_multihost.core.model.verdict import JsonVerdict, run_headline
 
 MAX_CLAIMS = 8
 MAX_SIDES = 4
@@ -23,19 +21,7 @@ def has_failed(verdict: JsonVerdict) -> bool:
 
 def headline(verdict: JsonVerdict) -> str:
     """Return the summary of a verdict, in one line."""
-    if verdict["diagnosis"] is not None:
-        return str(verdict["diagnosis"]["summary"])
-    return next(own_errors(verdict), str(verdict["reason"] or verdict["outcome"]))
-
-
-def own_errors(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]:
-    """Yield the own exceptions of ranks other than the culprits."""
-    for each in verdict["rank_results"]:
-        is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
-        if each["error"] is not None and is_own:
-            first = (str(each["error"]["message"]).splitlines() or [""])[0]
-            who = f"rank {each['rank']}: {each['error']['type']}"
-            yield f"{who}: {first}" if first else who
+    return run_headline(verdict) or str(verdict["outcome"])
 
 
 def sides_of(diagnosis: JsonVerdict) -> dict[tuple[str, int], list[int]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_multihost.core import files
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.rank_names import PLAIN
-from pytest_multihost.core.model.verdict import JsonVerdict, outcome_word, world_word
+from pytest_multihost.core.model.verdict import JsonVerdict, outcome_word, run_word
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import escaped, fitted
 from pytest_multihost.core.report.renderer import Renderer
@@ -43,7 +43,7 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
     if not last:
         return ""
     bad = [each for each in last if has_failed(each) or each["status"] == "xfailed"]
-    outcomes = Counter(world_word(each) if has_failed(each) else each["status"] for each in last)
+    outcomes = Counter(map(run_word, last))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     tests = "test" if len(last) == 1 else "tests"
     heading = f"### Multi-host tests\n\n{len(last)} {tests} ran on several ranks: {counts}\n\n"
@@ -64,7 +64,7 @@ def _row(verdict: JsonVerdict) -> str:
     sides = [
         f"{file}:{line} ({PLAIN.of(ranks)})" for (file, line), ranks in sides_of(found).items()
     ]
-    result = world_word(verdict).upper() if has_failed(verdict) else verdict["status"]
+    result = run_word(verdict).upper() if has_failed(verdict) else verdict["status"]
     attempt = f" (attempt {verdict['attempt']})" if verdict["attempt"] > 1 else ""
     cells = [
         verdict["nodeid"],

@@ -205,6 +205,16 @@ def test_nothing_in_a_text_ends_a_command() -> None:
     assert set(properties) == {"file", "line", "title"}
 
 
+def test_a_test_that_failed_is_not_called_as_its_ranks_ended() -> None:
+    """All ranks of a test that was expected to fail have passed, or one of them skipped alone."""
+    for outcome in ("passed", "skipped"):
+        one = verdict(outcome=outcome, diagnosis=None, reason="rank 1 skipped alone")
+        properties, message = only_error(one)
+        assert properties["title"].startswith("FAILED tests/test_ckpt.py")
+        assert message == "rank 1 skipped alone"
+        assert "1 test ran on several ranks: 1 failed" in summary([one])
+
+
 def test_no_more_errors_than_github_shows() -> None:
     """The summary has all of them."""
     many = [verdict(nodeid=f"t.py::t{number}") for number in range(MAX_ERRORS + 5)]

@@ -544,7 +544,8 @@ def verdict_line(nodeid: str, status: str, outcome: str, **changes: Any) -> dict
         "duration_s": 1.5,
         "environment": {"python": "3.11.7", "jax": None},
         "diagnosis": None,
-        "rank_results": [{"error": None}],
+        "reason": None,
+        "rank_results": [{"rank": 0, "outcome": outcome, "error": None}],
     }
     return {**line, **changes}
 
@@ -564,6 +565,19 @@ def test_a_run_lists_all_tests_the_hung_ones_first() -> None:
     assert "1 hung, 1 failed, 2 passed" in page
     assert "rank 0 &lt;never&gt; came" in page
     assert "attempt 2" in page
+
+
+def test_a_row_of_a_run_has_the_exception_of_the_rank_that_failed_by_itself() -> None:
+    """Another rank has only lost it: its connection error says nothing about the test."""
+    error = {"type": "ValueError", "message": "no\nmore"}
+    lost = {"type": "RuntimeError", "message": "Connection closed by peer"}
+    ranks = [
+        {"rank": 0, "outcome": "collateral", "error": lost},
+        {"rank": 1, "outcome": "failed", "error": error},
+    ]
+    page = run_page("2026-run", [verdict_line("fails", "failed", "failed", rank_results=ranks)], ())
+    assert "<p>rank 1: ValueError: no</p>" in page
+    assert "Connection closed" not in page
 
 
 def test_a_run_without_a_world_has_a_page(tmp_path: Path) -> None:

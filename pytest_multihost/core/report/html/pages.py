@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.core import files
-from pytest_multihost.core.model.verdict import JsonVerdict, world_word
+from pytest_multihost.core.model.verdict import JsonVerdict, run_headline, run_word
 from pytest_multihost.core.report import ground
 from pytest_multihost.core.report.artifacts import (
     RunFolder,
@@ -160,7 +160,7 @@ def run_page(
     """
     shown = parts or [()] * len(verdicts)
     rows = sorted(
-        ((_outcome(verdict), verdict, part) for verdict, part in zip(verdicts, shown, strict=True)),
+        ((run_word(verdict), verdict, part) for verdict, part in zip(verdicts, shown, strict=True)),
         key=lambda row: _OUTCOMES.index(row[0]),
     )
     counts = Counter(outcome for outcome, _, _ in rows)
@@ -171,11 +171,5 @@ def run_page(
         rows=rows,
         counts=[(outcome, counts[outcome]) for outcome in _OUTCOMES if counts[outcome]],
         pages=pages,
+        run_headline=run_headline,
     )
-
-
-def _outcome(verdict: JsonVerdict) -> str:
-    """Return a test's status, or its world's outcome if that made it fail."""
-    if verdict["status"] in ("failed", "error") and verdict["outcome"] in ("hung", "crashed"):
-        return world_word(verdict)
-    return str(verdict["status"])
