@@ -1,10 +1,10 @@
 """Sweeps: run a passing test again and again, each time with one disturbance.
 
 `marker` and `options` are the interface for users, and `result` has the values. `families` lists
-the kinds of disturbances. `run` sweeps tests in the processes of `lanes`. `report`, `words` and
-`html` show sweeps, `record` writes and reads sweep.json, and `file_names` has the names of files.
-`annotations` and `summary` are for a forge, and `renderer` offers them. A sweep uses the following
-modules, in this order; all their functions are pure:
+the kinds of disturbances. `run` sweeps tests in the processes of `lanes`. `report` and `html` show
+sweeps, `annotations` and `summary` are for a forge, and `renderer` offers them; all of them use the
+texts of `words` and the lines of `rows`. `record` writes and reads sweep.json, and `file_names` has
+the names of files. A sweep uses the following modules, in this order; all their functions are pure:
 
 * `plan` makes the plan from the points of the undisturbed run. `classes` groups equivalent points,
   and ranks that pass the same points. `epochs` finds the certain order of points, `sharing` the

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_multihost.core.model.rank_names import PLAIN
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.extensions.sweep.references import report_of
 from pytest_multihost.extensions.sweep.result import SweepResult, Weakness
+from pytest_multihost.extensions.sweep.rows import state_text, weakness_rows
 from pytest_multihost.extensions.sweep.words import (
     OUTCOMES,
     disturbance_text,
     mending,
-    ranks_at_culprit,
     rating_text,
     replay_command,
     waits_text,
@@ -49,15 +48,12 @@ def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
 def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
     """Yield the facts about a weakness for the lines below its headline, each as title and text."""
     run = weakness.witness
-    yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
-    if run.culprit is not None and run.culprit != run.disturbance.passed.where:
-        ranks = ranks_at_culprit(run)
-        who = PLAIN.of(ranks) if ranks else "the culprit"
-        did = "decided" if run.has_decided else "is"
-        yield "culprit", _with_place(f"{who} {did}", run.culprit)
-    if run.waiting is not None and run.waiting_ranks:
-        did = "entered another collective" if run.outcome == "mismatched" else "waiting"
-        yield "waiting", _with_place(f"{PLAIN.of(run.waiting_ranks)} {did}", run.waiting)
+    at, fault = run.disturbance.passed.where, disturbance_text(run.disturbance)
+    yield "fault", fault if at is None else f"{fault} at {at.file}:{at.line}: {at.source}"
+    for row in weakness_rows(run)[1:]:
+        there = f" at {row.place}: {row.source}" if row.place else ""
+        text = f"{PLAIN.of(row.ranks)} {state_text(row)}{there}"
+        yield "culprit" if row.role == "culprit" else "waiting", text
     if run.error:
         yield "error", run.error
     if rating := rating_text(weakness):
@@ -66,7 +62,3 @@ def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
         yield "seen in", seen
     cure = mending(run)
     yield "fix", f"{cure.advice} For code, run: {cure.command}"
-
-
-def _with_place(text: str, place: Place | None) -> str:
-    return text if place is None else f"{text} at {place.file}:{place.line}: {place.source}"

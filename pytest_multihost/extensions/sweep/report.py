@@ -11,13 +11,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from pytest_multihost.core.model.rank_names import PLAIN
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.layout import (
     INDENT,
     WIDTHS,
     Line,
     Role,
-    Row,
     Section,
     Span,
     clip_line,
@@ -25,7 +23,8 @@ from pytest_multihost.core.report.layout import (
     titled,
     titled_line,
 )
-from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
+from pytest_multihost.extensions.sweep.result import SweepResult, Weakness
+from pytest_multihost.extensions.sweep.rows import weakness_rows
 from pytest_multihost.extensions.sweep.words import (
     OUTCOMES,
     alike_texts,
@@ -33,19 +32,16 @@ from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
     disturbance_text,
-    families_text,
     hidden_text,
     left_out_texts,
     mending,
-    operation_text,
     outcomes_text,
-    place_text,
     plural,
-    ranks_at_culprit,
     rating_text,
-    repeats_text,
     replay_command,
     roles_text,
+    shown_by_text,
+    stands_for_text,
     survives_text,
     unmet_texts,
     unsteady_texts,
@@ -90,13 +86,15 @@ def _block(
     word = OUTCOMES[run.outcome].upper()
     if weakness.is_confirmed is False:
         word += f" ({chance_text(weakness)})"
-    fault = f"when {disturbance_text(run.disturbance)}{_stands_for(run)}"
+    stands = f"; {text}" if (text := stands_for_text(run)) else ""
+    fault = f"when {disturbance_text(run.disturbance)}{stands}"
     head = textwrap.wrap(fault, width - len(word) - 2, subsequent_indent="  ")
     yield (Span(f"{word}  ", "culprit"), Span(head[0] if head else ""))
     lines: list[Line] = [(Span(each),) for each in head[1:]]
     room = width - len(INDENT.text)
     lines += titled("then", [effect] if effect else [], room)
-    rows = _rows(run) if width >= _WITH_SOURCE else [replace(e, source="") for e in _rows(run)]
+    rows = weakness_rows(run)
+    rows = rows if width >= _WITH_SOURCE else [replace(each, source="") for each in rows]
     drawn = list(table(rows, room if clips else _UNLIMITED, PLAIN))
     lines += [clip_line(each, room) for each in drawn] if clips else drawn
     if run.error:
@@ -107,7 +105,7 @@ def _block(
     lines += titled("fix", [cure.advice], room)
     lines += titled("", [f"for code, run: {cure.command}"], room)
     lines += titled("alike", alike_texts(result, weakness), room)
-    lines += titled("shown by", [_shown_by(result, weakness)], room)
+    lines += titled("shown by", [shown_by_text(result, weakness)], room)
     lines += titled("unsteady", unsteady_texts(result, weakness), room)
     if run.token:
         lines.append(titled_line("replay", replay_command(result, run)))
@@ -121,63 +119,6 @@ def _from_here(directory: str, files: str) -> str:
     own, other = PurePosixPath(files).parent, PurePosixPath(directory)
     is_beside = own.parts[-len(other.parts) + 1 :] == other.parts[:-1]
     return str(own / other.name) if is_beside else directory
-
-
-def _stands_for(run: DisturbedRun) -> str:
-    role, rank = run.disturbance.role, run.disturbance.passed.rank
-    return f"; rank {rank} stands for {PLAIN.of(role)}" if len(role) > 1 else ""
-
-
-def _rows(run: DisturbedRun) -> list[Row]:
-    """Return rows for the disturbed ranks, for culprits at another line, and for waiting ranks."""
-    fault, passed = run.disturbance.fault, run.disturbance.passed
-    disturbed = fault.ranks if isinstance(fault.ranks, tuple) else (passed.rank,)
-    if fault.is_first:  # the run names that rank if the others wait for it
-        disturbed = run.culprits or (passed.rank,)
-    role: Role = "culprit" if set(disturbed) & set(run.culprits or disturbed) else "plain"
-    rows = [_row(disturbed, role, "injected", place_text(fault), passed.where)]
-    others = tuple(each for each in run.waiting_ranks if each not in run.culprits)
-    if run.culprit is not None and not _is_same(run.culprit, passed.where):
-        state = _state_of_culprit(run)
-        is_shared = state == "waiting" and not others
-        details = operation_text(run.operation) if is_shared else ""
-        there = ranks_at_culprit(run) or disturbed
-        rows.append(_row(there, "culprit", state, details, run.culprit))
-    if run.library is not None:
-        rows.append(_row(run.culprits or disturbed, "culprit", "failed", "", run.library))
-    if others:
-        state = "entered" if run.outcome == "mismatched" else "waiting"
-        rows.append(_row(others, "waiting", state, operation_text(run.operation), run.waiting))
-    return rows
-
-
-def _state_of_culprit(run: DisturbedRun) -> str:
-    """Return the action of the culprits at their line."""
-    if run.has_decided:
-        return "decided"
-    if run.outcome == "mismatched":
-        return "entered"
-    if set(run.culprits) & set(run.waiting_ranks):
-        return "waiting"
-    return "failed" if run.outcome == "left waiting" else "waited for"
-
-
-def _row(ranks: tuple[int, ...], role: Role, state: str, details: str, place: Place | None) -> Row:
-    if place is None:
-        return Row(ranks, role, state, details, "")
-    where = f"{place.file}:{place.line}"
-    return Row(ranks, role, state, details, where, place.function, place.source)
-
-
-def _is_same(one: Place, other: Place | None) -> bool:
-    return other is not None and (one.file, one.line) == (other.file, other.line)
-
-
-def _shown_by(result: SweepResult, weakness: Weakness) -> str:
-    families = [result.runs[index].disturbance.family for index in weakness.shown_by]
-    text = f"{len(families)} of {plural(len(result.runs), 'injection')}"
-    text += f" ({families_text(families)})" if families else ""
-    return f"{text}, and {repeats_text(weakness.repeated)}" if weakness.repeated[0] else text
 
 
 def _coverage(result: SweepResult, width: int) -> Iterator[Line]:

@@ -12,8 +12,8 @@ from pytest_multihost.extensions.sweep.words import (
     left_out_texts,
     outcomes_text,
     plural,
-    repeats_text,
     replay_command,
+    shown_by_text,
     survives_text,
     waits_text,
 )
@@ -57,9 +57,7 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
     title = f"{OUTCOMES[run.outcome].upper()} {result.nodeid}: {waits_text(run)}"
     lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
     lines += [f"* {name}: {escaped(text)}" for name, text in weakness_facts(weakness)]
-    shown = plural(len(weakness.shown_by), "injection")
-    shown += f", and {repeats_text(weakness.repeated)}"
-    lines.append(f"* shown by {escaped(shown)}")
+    lines.append(f"* shown by {escaped(shown_by_text(result, weakness))}")
     if run.token:
         lines.append(f"* replay: {escaped(replay_command(result, run), _MAX_COMMAND)}")
     return "\n".join([*lines, "\n</details>\n"])

@@ -99,6 +99,12 @@ def disturbance_text(disturbance: Disturbance) -> str:
         return plain
 
 
+def stands_for_text(run: DisturbedRun) -> str:
+    """Return which ranks the disturbed one stands for; empty if only for itself."""
+    role, rank = run.disturbance.role, run.disturbance.passed.rank
+    return f"rank {rank} stands for {PLAIN.of(role)}" if len(role) > 1 else ""
+
+
 def _parts(fault: Fault, who: str) -> Mapping[str, object]:
     """Return the parts that a sentence about a fault may contain, by name."""
     is_at_start = fault.at.point == "start"
@@ -333,6 +339,14 @@ def repeats_text(repeated: tuple[int, int]) -> str:
     """Return how many repeats showed the weakness again, such as "4 of 5 repeats"."""
     times, shown = repeated
     return f"{shown} of {plural(times, 'repeat')}"
+
+
+def shown_by_text(result: SweepResult, weakness: Weakness) -> str:
+    """Return how many runs showed a weakness: "2 of 9 injections (2 late), and 4 of 5 repeats"."""
+    families = [result.runs[index].disturbance.family for index in weakness.shown_by]
+    text = f"{len(families)} of {plural(len(result.runs), 'injection')}"
+    text += f" ({families_text(families)})" if families else ""
+    return f"{text}, and {repeats_text(weakness.repeated)}" if weakness.repeated[0] else text
 
 
 def outcomes_text(runs: Iterable[DisturbedRun]) -> str:

@@ -14,8 +14,10 @@ from sweeps import FAILS, NOT_SWEPT, SOUND, SWEEP
 
 from pytest_multihost.core.report import Annotation
 from pytest_multihost.extensions.sweep.annotations import sweep_annotations
+from pytest_multihost.extensions.sweep.html import sweep_page
 from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.result import SweepResult
+from pytest_multihost.extensions.sweep.rows import state_text, weakness_rows
 from pytest_multihost.extensions.sweep.summary import sweep_summary
 from pytest_multihost.testing import Place
 
@@ -36,12 +38,31 @@ def test_each_weakness_is_an_error_at_the_culprits_line() -> None:
     for part in (
         "ranks 1-3 wait in barrier #4 for rank 0, which has failed",
         "\nrank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once) at ckpt.py:31",
-        "\nranks 1-3 waiting at ckpt.py:36",
+        "\nranks 1-3 waiting in barrier #4 at ckpt.py:36",
         "For code, run: multihost pattern agree-on-errors",
         "--multihost-replay 7f3a",
     ):
         assert part in first.text
     assert (second.places[0].file, second.places[0].line) == ("ckpt.py", 60)
+
+
+def test_an_error_and_the_page_have_the_lines_of_the_terminal() -> None:
+    """Each of them with its ranks and what they did there."""
+    told = html.unescape(sweep_page(SWEEP)) + html.unescape(sweep_summary([SWEEP], max_bytes=ROOM))
+    told = re.sub(r"<[^>]+>", "", told)
+    for weakness, error in zip(SWEEP.weaknesses, sweep_annotations([SWEEP]), strict=False):
+        for row in weakness_rows(weakness.witness)[1:]:
+            assert f"{state_text(row)} at {row.place}: {row.source}" in error.text
+            assert told.count(f"{state_text(row)} at {row.place}: {row.source}") == 1
+            assert told.count(f"{state_text(row)} {row.place} {row.function} {row.source}") >= 1
+
+
+def test_a_weakness_that_was_not_repeated_has_no_number_of_repeats() -> None:
+    """There was no time for one, and it is proven."""
+    proven = replace(FAILS, is_proven=True)
+    weakness = replace(SWEEP.weaknesses[0], witness=proven, repeated=(0, 0))
+    text = html.unescape(sweep_summary([replace(SWEEP, weaknesses=(weakness,))], max_bytes=ROOM))
+    assert "* shown by 2 of 12 injections (1 fails, 1 late)\n" in text
 
 
 def test_what_is_accepted_is_no_error() -> None:

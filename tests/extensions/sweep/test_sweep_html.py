@@ -134,7 +134,7 @@ def test_no_word_of_a_test_becomes_an_element(word: str) -> None:
         passed = replace(FAILS.disturbance.passed, where=place, point=fault.at)
         made = Disturbance("fails", fault, (0,), passed, 1)
         run = replace(FAILS, disturbance=made, waiting=place, error=word, token=word, summary=word)
-        weakness = replace(SWEEP.weaknesses[0], witness=run)
+        weakness = replace(SWEEP.weaknesses[0], witness=run, shown_by=(0,))
         return Elements(
             sweep_page(
                 replace(

@@ -22,6 +22,7 @@ from pytest_multihost.extensions.sweep.result import (
     RunOutcome,
     SweepResult,
 )
+from pytest_multihost.extensions.sweep.rows import state_text, weakness_rows
 
 _FOLDER = Path(__file__).parent
 
@@ -169,6 +170,8 @@ def sweep_page(
         report_of=report_of,
         cell_names=cell_names(rows),
         words=sweep_words,
+        weakness_rows=weakness_rows,
+        state_text=state_text,
         pages=pages,
         has_index=has_index,
         is_of_file=is_of_file,
