@@ -295,6 +295,15 @@ def rank_activity(
     return (seen.label or "hung").lower(), seen.details
 
 
+def stack_notes(dumps: Sequence[Dump], names: Names) -> Iterator[str]:
+    """Yield which ranks moved between two dumps, and which have no stack."""
+    if moving := [dump.rank for dump in dumps if dump.has_moved]:
+        yield f"{names.of(moving)} moved between two dumps"
+    if silent := [dump.rank for dump in dumps if not dump.threads]:
+        why = "it ignores the signal, waits in the kernel, or cannot write its stack"
+        yield f"{names.of(silent)} gave no stack: {why}"
+
+
 def service_texts(result: WorldResult) -> Mapping[str, Sequence[str]]:
     """Return the lines that each service of a world adds to reports, the most important first."""
     return {name: each.lines for name, each in result.records.items() if each.lines}

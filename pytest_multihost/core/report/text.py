@@ -41,6 +41,7 @@ from pytest_multihost.core.report.layout import (
     rank_activity,
     rank_places,
     service_texts,
+    stack_notes,
     table,
     text_of,
     titled,
@@ -316,13 +317,7 @@ def stack_lines(judged: Judgement) -> Iterator[Line]:
     for dump in dumps:
         for task in dump.tasks[:_MAX_TASKS]:
             yield (Span(f"task of {names.rank(dump.rank)}: {task}"),)
-    moving = [dump.rank for dump in dumps if dump.has_moved]
-    if moving:
-        yield (Span(f"{names.of(moving)} moved between two dumps"),)
-    silent = [dump.rank for dump in dumps if not dump.threads]
-    if silent:
-        why = "it ignores the signal, waits in the kernel, or cannot write its stack"
-        yield (Span(f"{names.of(silent)} gave no stack: {why}"),)
+    yield from ((Span(text),) for text in stack_notes(dumps, names))
 
 
 def _branches(dumps: Sequence[Dump], names: Names, context: SourceContext) -> Iterator[Line]:

@@ -303,6 +303,15 @@ def test_threads_with_equal_stacks_stand_once() -> None:
     assert page.words.count("pool.py:5") == 1
 
 
+def test_ranks_that_printed_nothing_are_not_those_without_a_stack() -> None:
+    """Each of the two sentences names its own ranks."""
+    first, *others = world().dumps
+    logs = [LogExcerpt(f"rank-{rank}.log", "said\n" if rank == 1 else "") for rank in range(3)]
+    page = shown(replace(world(), dumps=(replace(first, threads=()), *others)), logs=logs)
+    assert "<li>rank 0 gave no stack: " in page
+    assert "ranks 0,2 printed nothing." in page
+
+
 def test_of_too_much_the_rest_is_counted() -> None:
     """Classes of stacks, threads and files; all of them are in the folder."""
     model = page_model(world())

@@ -17,7 +17,7 @@ from pytest_multihost.core.report.html import sections
 from pytest_multihost.core.report.html.render import display_text, render, script_json
 from pytest_multihost.core.report.html.sections import PageModel, rank_groups
 from pytest_multihost.core.report.html.timeline import timeline_data
-from pytest_multihost.core.report.layout import merge_stacks
+from pytest_multihost.core.report.layout import merge_stacks, stack_notes
 from pytest_multihost.core.report.logs import read_log
 from pytest_multihost.core.report.renderer import Renderer, RowPart
 
@@ -137,6 +137,7 @@ def attempt_page(
         names=page.judged.result.spec.names,
         groups=rank_groups(page),
         merge_stacks=merge_stacks,
+        stack_notes=stack_notes,
         sections=sections,
         grounds=ground,
         extra=[found for each in of_pages if (found := each(verdict)) is not None],
