@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
-from pytest_multihost.core.model.rank_names import spans
+from pytest_multihost.core.model.rank_names import Names, spans
 
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
@@ -376,13 +376,23 @@ def run_headline(verdict: JsonVerdict) -> str:
     return next(own_errors(verdict), str(verdict["reason"] or ""))
 
 
+def names_of(verdict: JsonVerdict) -> Names:
+    """Return how texts call the ranks of a verdict's world."""
+    roles: dict[str, list[int]] = {}
+    for each in verdict["rank_results"]:
+        if (role := each.get("role")) is not None:
+            roles.setdefault(role, []).append(each["rank"])
+    named = tuple((role, range(min(ranks), max(ranks) + 1)) for role, ranks in roles.items())
+    return Names(verdict["world_size"], named)
+
+
 def own_errors(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]:
     """Yield the own exceptions of ranks other than the culprits."""
     for each in verdict["rank_results"]:
         is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
         if each["error"] is not None and is_own:
             first = (str(each["error"]["message"]).splitlines() or [""])[0]
-            who = f"rank {each['rank']}: {each['error']['type']}"
+            who = f"{names_of(verdict).rank(each['rank'])}: {each['error']['type']}"
             yield f"{who}: {first}" if first else who
 
 

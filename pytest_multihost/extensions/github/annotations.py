@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pytest_multihost.core.model.printable import visible
-from pytest_multihost.core.model.rank_names import PLAIN
-from pytest_multihost.core.model.verdict import JsonVerdict, own_errors, run_word
+from pytest_multihost.core.model.verdict import JsonVerdict, names_of, own_errors, run_word
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import CONTROLS
@@ -64,13 +63,13 @@ def error_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[
 
 
 def _commands(verdict: JsonVerdict, checkout: Checkout) -> Iterator[str]:
-    file, line = _place(verdict, checkout)
+    (file, line), names = _place(verdict, checkout), names_of(verdict)
     title = f"{run_word(verdict).upper()} {verdict['nodeid']}"
     yield workflow_command("error", file, line, title, _error_message(verdict))
     for side, ranks in list(sides_of(verdict["diagnosis"] or {}).items())[:MAX_SIDES]:
         known = checkout.relative(side[0])
         if known is not None and (known, side[1]) != (file, line):
-            text = f"{PLAIN.of(ranks)} {'is' if len(ranks) == 1 else 'are'} here"
+            text = f"{names.of(ranks)} {'is' if len(ranks) == 1 else 'are'} here"
             yield workflow_command("notice", known, side[1], title, text)
 
 
@@ -87,18 +86,18 @@ def workflow_command(
 
 
 def _error_message(verdict: JsonVerdict) -> str:
-    lines, diagnosis = [headline(verdict)], verdict["diagnosis"]
+    lines, diagnosis, names = [headline(verdict)], verdict["diagnosis"], names_of(verdict)
     if diagnosis is not None:
         after = f"found {diagnosis['detected_after_s']:.1f} s after the last progress"
         lines.append(f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}")
         if diagnosis["waiting"]:
-            lines.append(f"waiting: {PLAIN.of(diagnosis['waiting'])}")
+            lines.append(f"waiting: {names.of(diagnosis['waiting'])}")
         lines += divergence_texts(diagnosis)
         if verdict["expected"] is False:  # the end may be as expected, and a rank failed besides
             lines += own_errors(verdict, diagnosis["culprits"])
         sides = list(sides_of(diagnosis).items())[:MAX_SIDES]
-        lines += [f"{PLAIN.of(ranks)} at {file}:{line}" for (file, line), ranks in sides]
-        lines += [claim for claim, _ in claims_of(diagnosis)]
+        lines += [f"{names.of(ranks)} at {file}:{line}" for (file, line), ranks in sides]
+        lines += [claim for claim, _ in claims_of(diagnosis, names)]
     return "\n".join(lines)[:_MAX_MESSAGE]
 
 

@@ -7,7 +7,7 @@ processes write it and only the controller reports.
 from __future__ import annotations
 
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import PLAIN
+from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.verdict import JsonVerdict, run_headline
 
 MAX_CLAIMS = 8
@@ -36,10 +36,10 @@ def divergence_texts(diagnosis: JsonVerdict) -> list[str]:
     return [f"diverged {divergence['summary']}"] if divergence else []
 
 
-def claims_of(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
+def claims_of(diagnosis: JsonVerdict, names: Names) -> list[tuple[str, str]]:
     """Return equal pieces of evidence once, with their ranks."""
     alike = group_by_value(
         ((each["fact"], each["source"]), each["rank"]) for each in diagnosis["evidence"]
     )
-    claims = [(f"{PLAIN.of(ranks)}: {fact}", source) for (fact, source), ranks in alike.items()]
+    claims = [(f"{names.of(ranks)}: {fact}", source) for (fact, source), ranks in alike.items()]
     return claims[:MAX_CLAIMS]

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pytest_multihost.core import files
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.rank_names import PLAIN
-from pytest_multihost.core.model.verdict import JsonVerdict, outcome_word, run_word
+from pytest_multihost.core.model.verdict import JsonVerdict, names_of, outcome_word, run_word
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import escaped, fitted
 from pytest_multihost.core.report.renderer import Renderer
@@ -59,10 +58,10 @@ _LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary
 
 
 def _row(verdict: JsonVerdict) -> str:
-    found = verdict["diagnosis"] or {}
+    found, names = verdict["diagnosis"] or {}, names_of(verdict)
     where = found.get("where")
     sides = [
-        f"{file}:{line} ({PLAIN.of(ranks)})" for (file, line), ranks in sides_of(found).items()
+        f"{file}:{line} ({names.of(ranks)})" for (file, line), ranks in sides_of(found).items()
     ]
     result = run_word(verdict).upper() if has_failed(verdict) else verdict["status"]
     attempt = f" (attempt {verdict['attempt']})" if verdict["attempt"] > 1 else ""
@@ -71,8 +70,8 @@ def _row(verdict: JsonVerdict) -> str:
         f"{verdict['world_size']} {verdict['backend']}",
         f"{result}{attempt}",
         f"{found['kind']}, {found['confidence']}" if found else "",
-        PLAIN.of(found["culprits"]) if found.get("culprits") else "",
-        PLAIN.of(found["waiting"]) if found.get("waiting") else "",
+        names.of(found["culprits"]) if found.get("culprits") else "",
+        names.of(found["waiting"]) if found.get("waiting") else "",
         f"{where['file']}:{where['line']} {where['function']}" if where else "; ".join(sides),
         f"{found['detected_after_s']:.1f} s" if found else "",
     ]
@@ -82,9 +81,9 @@ def _row(verdict: JsonVerdict) -> str:
 def _details(verdict: JsonVerdict) -> str:
     title = f"{verdict['nodeid']}: {headline(verdict)}"
     lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
-    diagnosis = verdict["diagnosis"]
+    diagnosis, names = verdict["diagnosis"], names_of(verdict)
     if diagnosis is not None:
-        claims = [f"{claim} ({source})" for claim, source in claims_of(diagnosis)]
+        claims = [f"{claim} ({source})" for claim, source in claims_of(diagnosis, names)]
         lines += [
             f"* {escaped(each)}"
             for each in [*divergence_texts(diagnosis), *claims, *diagnosis["notes"][:MAX_CLAIMS]]
@@ -95,7 +94,7 @@ def _details(verdict: JsonVerdict) -> str:
     )
     for (outcome, label), ranks in alike.items():
         state = f"{outcome}{f', {label.lower()}' if label else ''}"
-        lines.append(f"* {escaped(f'{PLAIN.of(ranks)}: {state}')}")
+        lines.append(f"* {escaped(f'{names.of(ranks)}: {state}')}")
     if (clock := verdict["clock_jumps"]) is not None:
         real_s = f"{clock['real_s']:.1f} s"
         jumped = f"jumped {clock['jumped_s']:.1f} s; the world took {real_s}"

@@ -143,6 +143,23 @@ def test_where_ranks_parted_is_in_the_error_and_in_the_summary() -> None:
     assert "diverged after 56 operations in common" in html.unescape(summary([parted]))
 
 
+def test_ranks_have_the_names_of_the_headline() -> None:
+    """In a world with roles these count within the role."""
+    of_roles = {0: ("engine", 0), 1: ("engine", 1), 2: ("trainer", 0), 3: ("trainer", 1)}
+    ranks = [rank(n, role=role, role_rank=own) for n, (role, own) in of_roles.items()]
+    one = verdict(rank_results=ranks)
+    _, message = only_error(one)
+    assert "waiting: engine 1, trainer 0,1" in message.splitlines()
+    assert "engine 1, trainer 0,1: entered all_reduce #3" in message.splitlines()
+    [row] = cells(summary([one]))
+    assert "engine 0" in row
+    assert "engine 1, trainer 0,1" in row
+    error = {"type": "ValueError", "message": "", "file": None}
+    own = rank(3, "failed", error=error, role="trainer")
+    failed = verdict(diagnosis=None, outcome="failed", rank_results=[*ranks[:3], own])
+    assert only_error(failed)[1] == "trainer 1: ValueError"
+
+
 def test_without_a_culprits_line_every_side_has_its_own() -> None:
     """One has the error, the others a notice each; and the error and the summary list them all."""
     lines = {0: 17, 1: 31, 2: 31, 3: 40}
