@@ -21,6 +21,7 @@ from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.stack import Dump, Frame, inside_the_test, is_library
 from pytest_multihost.core.model.verdict import Place, RankOutcome
+from pytest_multihost.core.outcome import RankFinding
 
 Role = Literal[
     "plain",
@@ -264,18 +265,31 @@ def told_operations(judged: Judgement) -> Mapping[int, Operation]:
     return found
 
 
-def rank_activity(
-    outcome: RankOutcome,
-    seen: RankSnapshot | None,
-    result: WorldResult,
-    told: Operation | None = None,
+def rank_state(
+    finding: RankFinding, result: WorldResult, told: Operation | None
 ) -> tuple[str, str]:
     """Return a rank's state and its details: ``waiting``, ``in all_reduce #3``.
 
+    A rank that has raised or died is in no operation any more: its details are its error or its
+    end.
+
     Args:
-        seen: The last snapshot of the rank.
         told: Its operation in `told_operations`, if it is there.
     """
+    own = "" if finding.summary == finding.outcome else finding.summary
+    if finding.at_s is not None:
+        return finding.word, own
+    seen = result.last_seen_of(finding.facts.rank)
+    state, details = _activity(finding.outcome, seen, result, told)
+    return state, details or own
+
+
+def _activity(
+    outcome: RankOutcome,
+    seen: RankSnapshot | None,
+    result: WorldResult,
+    told: Operation | None,
+) -> tuple[str, str]:
     is_dumped = seen is not None and seen.label is None and seen.activity is not None
     if seen is None or not (is_dumped or outcome in ("hung", "collateral")):
         return outcome, ""

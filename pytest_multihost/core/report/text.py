@@ -38,8 +38,8 @@ from pytest_multihost.core.report.layout import (
     Span,
     clip_line,
     merge_stacks,
-    rank_activity,
     rank_places,
+    rank_state,
     service_texts,
     stack_notes,
     table,
@@ -240,15 +240,11 @@ def _cells(
 ) -> tuple[str, str, str, str]:
     """Return a rank's state, the details of it, and the line and function in the code."""
     place, function = (f"{at.file}:{at.line}", at.function) if at is not None else ("", "")
-    if finding.at_s is not None:
-        error = finding.error
-        if error is None:  # it has died: in the operation that it had begun
-            return finding.word, finding.summary, place, function
-        return finding.word, finding.summary, f"{error.file}:{error.line}" * bool(error.file), ""
-    seen = result.last_seen_of(finding.facts.rank)
-    state, details = rank_activity(finding.outcome, seen, result, told)
-    own = "" if finding.summary == finding.outcome else finding.summary
-    return state, details or ("" if finding.outcome == "hung" else own), place, function
+    if finding.at_s is not None and (error := finding.error) is not None:
+        place, function = f"{error.file}:{error.line}" * bool(error.file), ""
+    state, details = rank_state(finding, result, told)
+    is_of_all = finding.outcome == "hung" and details == finding.summary  # as of a job's ranks
+    return state, "" if is_of_all else details, place, function
 
 
 def _other_failures(finding: Finding, names: Names) -> Iterator[Section]:

@@ -30,6 +30,7 @@ from pytest_multihost.core.report.html.pages import (
 from pytest_multihost.core.report.html.render import display_text, inside, script_json
 from pytest_multihost.core.report.html.sections import PageModel, rank_groups
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
+from pytest_multihost.core.report.layout import rank_state
 from pytest_multihost.core.report.logs import LogExcerpt
 from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
 from pytest_multihost.testing import (
@@ -301,6 +302,15 @@ def test_threads_with_equal_stacks_stand_once() -> None:
     page = Elements(shown(replace(result, dumps=dumps)))
     assert "threads pool-0, pool-1, " in page.words
     assert page.words.count("pool.py:5") == 1
+
+
+def test_a_rank_that_lost_another_one_is_in_no_operation_any_more() -> None:
+    """Its last snapshot may be from before its exception; the table and the page say the latter."""
+    judged = page_model(world()).judged
+    waits = judged.finding.ranks[0]
+    gave_up = replace(waits, outcome="collateral", at_s=STARTED_S + 2.0, summary="EOFError: lost")
+    assert rank_state(waits, judged.result, None)[0] == "waiting"
+    assert rank_state(gave_up, judged.result, None) == ("collateral", "EOFError: lost")
 
 
 def test_ranks_that_printed_nothing_are_not_those_without_a_stack() -> None:

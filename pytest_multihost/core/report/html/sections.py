@@ -42,7 +42,7 @@ from pytest_multihost.core.outcome.active_faults import frozen_for_good
 from pytest_multihost.core.report import ground as grounds
 from pytest_multihost.core.report.child_lines import child_lines
 from pytest_multihost.core.report.hints import hints
-from pytest_multihost.core.report.layout import rank_activity, rank_places, told_operations
+from pytest_multihost.core.report.layout import rank_places, rank_state, told_operations
 from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.logs import LogExcerpt
@@ -142,12 +142,7 @@ def rank_groups(page: PageModel) -> list[RankGroup]:
 def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
     """Return the group of one rank, without the rank's number so that equal groups are equal."""
     rank = finding.facts.rank
-    seen, result = page.last_seen.get(rank), page.judged.result
-    told = page.told_operations.get(rank)
-    state, details = rank_activity(finding.outcome, seen, result, told)
-    state = finding.word if state == finding.outcome else state
-    if not details and finding.summary != finding.outcome:
-        details = finding.summary
+    state, details = rank_state(finding, page.judged.result, page.told_operations.get(rank))
     is_headline = page.judged.diagnosis is None and rank == page.judged.finding.headline
     return RankGroup(
         ranks=(),
