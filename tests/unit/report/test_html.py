@@ -28,7 +28,7 @@ from pytest_multihost.core.report.html.pages import (
     write_page,
 )
 from pytest_multihost.core.report.html.render import display_text, inside, script_json
-from pytest_multihost.core.report.html.sections import PageModel, rank_groups
+from pytest_multihost.core.report.html.sections import PageModel, notes, rank_groups
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
 from pytest_multihost.core.report.layout import rank_state
 from pytest_multihost.core.report.logs import LogExcerpt
@@ -311,6 +311,18 @@ def test_a_rank_that_lost_another_one_is_in_no_operation_any_more() -> None:
     gave_up = replace(waits, outcome="collateral", at_s=STARTED_S + 2.0, summary="EOFError: lost")
     assert rank_state(waits, judged.result, None)[0] == "waiting"
     assert rank_state(gave_up, judged.result, None) == ("collateral", "EOFError: lost")
+
+
+def test_a_remark_on_a_fault_is_on_the_page_with_and_without_a_diagnosis() -> None:
+    """A diagnosis has it among its notes."""
+    result, told = world(), {"index": 0, "phase": "begun", "fault": "delay", "note": "by turns"}
+    noted = make_event(STARTED_S + 0.37, 1, "fault", told)
+    events = sorted((*result.history, noted), key=lambda event: event.at_s)
+    model = page_model(replace(result, history=tuple(events)))
+    assert notes(model).count("by turns") == 1
+    assert (
+        notes(replace(model, judged=replace(model.judged, diagnosis=None))).count("by turns") == 1
+    )
 
 
 def test_ranks_that_printed_nothing_are_not_those_without_a_stack() -> None:

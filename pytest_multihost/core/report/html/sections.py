@@ -39,6 +39,7 @@ from pytest_multihost.core.model.verdict import (
 )
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.outcome.active_faults import frozen_for_good
+from pytest_multihost.core.outcome.fault_progress import fault_notes
 from pytest_multihost.core.report import ground as grounds
 from pytest_multihost.core.report.child_lines import child_lines
 from pytest_multihost.core.report.hints import hints
@@ -200,9 +201,9 @@ def is_planned(page: PageModel, diagnosis: Diagnosis) -> bool:
 
 def notes(page: PageModel) -> list[str]:
     """Return the notes for the reader."""
-    found = hints(page.judged)
-    found += page.judged.diagnosis.notes if page.judged.diagnosis else []
-    return [*found, *leftover_texts(page.judged.result)]
+    diagnosis, result = page.judged.diagnosis, page.judged.result
+    told = diagnosis.notes if diagnosis is not None else fault_notes(result)
+    return [*hints(page.judged), *told, *leftover_texts(result)]
 
 
 def services(page: PageModel) -> Mapping[str, ServiceRecord]:
