@@ -5,7 +5,8 @@
 mutmut makes mutants of the functions in core/proof and core/blame: in each, one expression or
 statement is another. A mutant is killed if a test fails with it. The sample is drawn at random, and
 the same seed draws the same mutants as long as the two packages stay as they are. The killers are
-the fast tests of hand-made values (marker `unit`) in files that name one of the packages.
+the fast tests of hand-made values (marker `unit`) in files that name one of the packages, and
+those of expected ends.
 
 Prints the score of each module, and each survivor with its line; also those that a timeout has
 killed, which on a busy machine may only have been slow. Exits with 1 if fewer than 85 % of
@@ -34,6 +35,9 @@ PLACE = ROOT / ".mutants"
 
 PACKAGES = ("pytest_multihost/core/proof", "pytest_multihost/core/blame")
 NAMES_PACKAGE = re.compile(r"^from pytest_multihost\.core\.(proof|blame)\b", re.MULTILINE)
+THROUGH_PLAN = "test_expected_ends.py"
+"""Tests `blame.own_failures` through the plan of a test, which alone calls it."""
+
 BY_CHANCE = "test_damaged_artifacts.py"
 """Damages files at random for half a minute: what it kills, it kills by chance."""
 
@@ -107,7 +111,11 @@ def sources() -> list[Path]:
 def killers() -> list[Path]:
     """Return the files of tests that are run against mutants, relative to the root."""
     files = (*(ROOT / "tests/unit").rglob("*.py"), *(ROOT / "tests/extensions").rglob("test_*.py"))
-    named = (each for each in files if NAMES_PACKAGE.search(each.read_text(encoding="utf-8")))
+    named = (
+        each
+        for each in files
+        if each.name == THROUGH_PLAN or NAMES_PACKAGE.search(each.read_text(encoding="utf-8"))
+    )
     return sorted(each.relative_to(ROOT) for each in named if each.name != BY_CHANCE)
 
 

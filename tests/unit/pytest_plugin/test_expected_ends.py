@@ -58,6 +58,7 @@ HARMLESS: dict[str, tuple[float, Steps]] = {
     "waits": (LATE_S, []),
     "has left": (EARLY_S, [PASSES, PARKS]),
     "its operation is aborted": (LATE_S, [failed("RuntimeError: peer is gone")]),
+    "its operation is aborted at once": (END_S, [failed("RuntimeError: peer is gone")]),
     "its connection is reset": (LATE_S, [failed("ConnectionResetError: [Errno 104] reset")]),
     "its connection is refused": (LATE_S, [failed("ConnectionRefusedError: [Errno 111] refused")]),
     "its stream ends": (LATE_S, [failed("EOFError: ")]),
