@@ -108,7 +108,7 @@ def run_attempt(
             primary_leaves_last=plan.primary_leaves_last,
             on_tick=live.show,
             tick_s=live.tick_s,
-            on_hang=partial(_keep_alive, config) if is_kept else None,
+            on_hang=partial(_keep_alive, config, names=spec.names) if is_kept else None,
         )
     expected = plan.expected
     judged = judge(
@@ -156,7 +156,7 @@ def _as_expected(expected: Expectation, judged: Judgement) -> Finding:
     return apply_expectation(judged.finding, expected, judged.diagnosis, judged.result.spec.names)
 
 
-def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts], names: Names) -> None:
+def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts], *, names: Names) -> None:
     """Print how to attach to the ranks of a hanging world; wait an hour, or until Ctrl-C."""
     alive = [each for each in facts if each.pid is not None and not each.is_gone]
     lines = [f"  {names.rank(each.rank)}  py-spy dump --pid {each.pid}" for each in alive]
