@@ -57,14 +57,14 @@ class ScratchFolders:
         for rank in range(size):
             name = f"rank-{rank}.stacks"
             with contextlib.suppress(OSError):  # it has none: the rank creates it
-                os.rename(f"{scratch}/{name}", f"{directory}/{name}")  # noqa: PTH104 - see above
+                os.rename(f"{scratch}/{name}", f"{directory}/{name}")  # noqa: PTH104 - for each test
 
     def take_stacks(self, scratch: Path, directory: Path) -> None:
         """Move the empty files for stacks of a world that has passed into its scratch directory."""
-        for each in list(os.scandir(directory)):
+        for each in _entries(directory):
             if _STACKS.fullmatch(each.name) and each.stat().st_size == 0:
                 with contextlib.suppress(OSError):  # it is on another file system
-                    os.rename(each.path, f"{scratch}/{each.name}")  # noqa: PTH104 - see above
+                    os.rename(each.path, f"{scratch}/{each.name}")  # noqa: PTH104 - as above
 
     def give_back(self, scratch: Path, *, is_clean: bool) -> None:
         """Empty the directory of a world that has passed for the next world, or remove it.
@@ -77,12 +77,12 @@ class ScratchFolders:
             is_clean: Whether no process of the world is left that may still write.
         """
         keeps_all = str(self.config.getini("tmp_path_retention_policy")) == "all"
-        entries = list(os.scandir(scratch))
+        entries = _entries(scratch)
         usable = [each for each in entries if is_clean and _is_of_next_world(each)]
         for each in entries:
             if each not in usable:
                 _remove(each, keeps_directories=keeps_all)
-        if is_clean and len(os.listdir(scratch)) == len(usable) and all(map(_empty, usable)):
+        if is_clean and len(_entries(scratch)) == len(usable) and all(map(_empty, usable)):
             self._spare.append(scratch)
             return
         for each in usable:  # the test's own files stay here
@@ -94,6 +94,14 @@ class ScratchFolders:
         """Remove the directories that no world uses any more."""
         while self._spare:
             shutil.rmtree(self._spare.pop(), ignore_errors=True)
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a directory; none if the test has removed it."""
+    try:
+        return list(os.scandir(directory))
+    except OSError:
+        return []
 
 
 def _is_of_next_world(entry: os.DirEntry[str]) -> bool:

@@ -126,3 +126,15 @@ def test_nothing_is_left_at_the_end_of_the_run(folders: ScratchFolders) -> None:
     folders.give_back(folders.take(2), is_clean=True)
     folders.close()
     assert {*first.parent.iterdir()} == before - {first}
+
+
+def test_directories_that_a_test_has_removed_are_made_anew(
+    folders: ScratchFolders, logs: Path
+) -> None:
+    """A test may run `git clean`, or remove all temporary files."""
+    first = folders.take(1)
+    first.rmdir()
+    logs.rmdir()
+    folders.take_stacks(first, logs)
+    folders.give_back(first, is_clean=True)
+    assert list(folders.take(2).iterdir()) == []
