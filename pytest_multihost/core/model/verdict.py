@@ -388,11 +388,12 @@ def names_of(verdict: JsonVerdict) -> Names:
 
 def own_errors(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]:
     """Yield the own exceptions of ranks other than the culprits."""
+    names = names_of(verdict)
     for each in verdict["rank_results"]:
         is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
         if each["error"] is not None and is_own:
             first = (str(each["error"]["message"]).splitlines() or [""])[0]
-            who = f"{names_of(verdict).rank(each['rank'])}: {each['error']['type']}"
+            who = f"{names.rank(each['rank'])}: {each['error']['type']}"
             yield f"{who}: {first}" if first else who
 
 

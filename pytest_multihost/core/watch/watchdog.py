@@ -63,9 +63,9 @@ PEEK_S = 0.05
 _LONG_LOOK_S, _FACTOR, _LONG_FACTOR = 0.1, 4.0, 20.0
 """How many times as long as a shallow snapshot took no other one is due, unless the world is still.
 
-A snapshot of a thousand ranks takes a second of a busy core that the ranks could use. Where ranks
-take turns, as simulated ones do, each of so many uses little, and a world that works seems still.
-So there the smaller factor counts for a world that is still, too."""
+A snapshot of a thousand ranks takes a second of a busy core that the ranks could use. Simulated
+ranks take turns, so each of many uses little of a core, and a world that works seems still.
+Therefore the smaller factor also applies to a still world if a snapshot of it takes long."""
 
 AGAIN_S = 0.02
 """Time from the first snapshot of a world that has become still to the second, with which a search
