@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,24 +36,6 @@ _IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
 def artifacts_folder() -> Path:
     """Return the directory in which runs without pytest are kept."""
     return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
-
-
-ACCESS: Mapping[str, int] = {"me": 0o700, "group": 0o750, "all": 0o755}
-"""The modes of the artifacts' directories, by the users who may read them."""
-
-
-def artifacts_access() -> int:
-    """Return the mode of the directories of runs without pytest.
-
-    Raises:
-        SettingError: The environment names no such access.
-    """
-    name = os.environ.get("PYTEST_MULTIHOST_ARTIFACTS_ACCESS") or "me"
-    if name not in ACCESS:
-        raise SettingError(
-            f"PYTEST_MULTIHOST_ARTIFACTS_ACCESS must be one of {', '.join(ACCESS)}, not {name!r}"
-        )
-    return ACCESS[name]
 
 
 def mode_in(directory: Path) -> int:

@@ -15,7 +15,7 @@ from pytest_multihost.core.model.setting_values import ONE
 if TYPE_CHECKING:
     from pytest_multihost.core.model.spec import Host, ServicePart, WorldSpec
 
-_SETTING = re.compile(r"([a-z][a-z0-9_]*)(?::([1-9][0-9]{0,8}))?", re.ASCII)
+_SETTING = r"(?a)([a-z][a-z0-9_]*)(?::([1-9][0-9]{0,8}))?"
 
 
 def _no_services() -> Mapping[str, ServicePart]:
@@ -76,7 +76,7 @@ class Hosts:
         if text == ONE:
             return cls()
         known = {each.name: each for each in reversed([*kinds])}
-        found = _SETTING.fullmatch(text) if isinstance(text, str) else None
+        found = re.fullmatch(_SETTING, text) if isinstance(text, str) else None
         if found is not None and found[1] in known:
             return cls(known[found[1]], int(found[2] or 1))
         choices = [ONE, *(f"{name}, {name}:N (N ranks on each host)" for name in known)]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pytest_multihost.core import files
+from pytest_multihost.core.artifacts_access import ACCESS as MODES
 from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.setting_values import (
@@ -167,15 +167,15 @@ ARTIFACTS: Option[Path] = Option(
 
 
 def _access(text: str) -> int:
-    return files.ACCESS[one_of(*files.ACCESS)(text)]
+    return MODES[one_of(*MODES)(text)]
 
 
 ACCESS: Option[int] = Option(
     name="artifacts_access",
-    metavar="|".join(files.ACCESS),
+    metavar="|".join(MODES),
     help="Users who may read the artifacts: you alone, your group, or all (default: me)",
     parse=_access,
-    default=files.ACCESS["me"],
+    default=MODES["me"],
 )
 
 ACCEPTED_NAME = "multihost-accepted.toml"

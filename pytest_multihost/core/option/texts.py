@@ -12,8 +12,6 @@ from pytest_multihost.core.model.setting_values import MAX_RANKS, MAX_SECONDS, M
 
 T = TypeVar("T")
 
-_RANKS = re.compile("[0-9]{1,9}")
-
 
 def parse_count(text: str) -> int:
     """Read a whole number of at least 1.
@@ -55,7 +53,7 @@ def parse_ranks(text: str) -> tuple[int, ...] | Mapping[str, int]:
 
 
 def _is_size(text: str) -> bool:
-    return bool(_RANKS.fullmatch(text)) and 1 <= int(text) <= MAX_RANKS
+    return bool(re.fullmatch("[0-9]{1,9}", text)) and 1 <= int(text) <= MAX_RANKS
 
 
 def parse_seed(text: str) -> int:

@@ -82,7 +82,7 @@ class RunFolder:
         and those still in progress are kept.
 
         Args:
-            mode: The mode of the directories: see `files.ACCESS`.
+            mode: The mode of the directories: see `artifacts_access.ACCESS`.
 
         Raises:
             SettingError: The directory belongs to something other than this plugin.

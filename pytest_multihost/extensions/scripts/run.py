@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pluggy
 
+from pytest_multihost.core.artifacts_access import artifacts_access
 from pytest_multihost.core.attempt import WatchedWorld, WorldProgress, judge, write
 from pytest_multihost.core.backends import find_backend, offered_backends
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.world_page import page_of
-from pytest_multihost.core.files import artifacts_access
 from pytest_multihost.core.forgotten import forget_secret
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.files import ACCESS, claim, open_log
+from pytest_multihost.core.artifacts_access import ACCESS
+from pytest_multihost.core.files import claim, open_log
 from pytest_multihost.core.report.artifacts import (
     RunFolder,
     attempt_name,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core import files
+from pytest_multihost.core.artifacts_access import artifacts_access
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.live.watch.exchange import Answer, Told, answer_to, tell
 from pytest_multihost.extensions.live.watch.option import IN_WORKER, WORKERS
@@ -119,9 +120,9 @@ def _has_alarm() -> bool:
 def _keep(item: pytest.Item, found: Answer) -> None:
     """Write the page and the verdict into the artifacts."""
     artifacts = files.artifacts_folder()
-    files.claim(artifacts, files.artifacts_access())
+    files.claim(artifacts, artifacts_access())
     name = "".join(each if each.isalnum() or each in "-._" else "_" for each in item.nodeid)[-100:]
     folder = artifacts / _FOLDER / name
-    files.make_directory(folder, files.artifacts_access())
+    files.make_directory(folder, artifacts_access())
     files.write(folder / "page.txt", f"{found.page}\n")
     files.write(folder / "verdict.json", found.verdict)
