@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import pytest
 from programs import loaded_together
-from runtimes import RUNTIMES
+from runtimes import RUNTIMES, require
 
 from pytest_multihost.testing import Kind
 
@@ -34,7 +34,7 @@ Program = Mapping[str, Any]
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Program]:
     """Every program of the corpus with what is expected of it, as the scorer gets them."""
     for runtime in RUNTIMES:
-        pytest.importorskip(runtime)
+        require(runtime)
     path = tmp_path_factory.mktemp("corpus") / "expectations"
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", EXPECTATIONS: str(path)}
     command = [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "--collect-only", "-q"]

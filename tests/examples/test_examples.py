@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from programs import load_program
-from runtimes import skip_if_missing
+from runtimes import require, skip_if_missing
 
 EXAMPLES = Path(__file__).parent.parent.parent / "conftest_examples"
 ASKED_FOR = {
@@ -102,7 +102,7 @@ def test_an_example_does_what_its_readme_says(
 ) -> None:
     """Its output, its exit code, and nothing left behind."""
     if path.name in NEEDS:
-        pytest.importorskip(NEEDS[path.name])
+        require(NEEDS[path.name])
     example = FRESH.read_example(path)
     work = tmp_path / path.name
     shutil.copytree(path, work, ignore=shutil.ignore_patterns(".*_cache", ".pytest_*"))

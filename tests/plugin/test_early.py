@@ -9,7 +9,7 @@ import time
 
 import psutil
 import pytest
-from runtimes import needs
+from runtimes import needs, require
 
 HANG = """
 import pytest, time
@@ -36,7 +36,7 @@ def test_a_proven_hang_ends_its_world_long_before_the_deadline(worlds) -> None:
 @pytest.mark.parametrize("launch", ["fork", "spawn"])
 def test_progress_bars_of_tqdm_delay_no_proof(run_worlds, launch: str) -> None:
     """Its monitor would wake up every ten seconds; nobody can see that it does nothing else."""
-    pytest.importorskip("tqdm")
+    require("tqdm")
     worlds = run_worlds(
         HANG.replace("import pytest, time", "import pytest, time, tqdm").replace(
             "    if world", "    list(tqdm.tqdm(range(3)))\n    if world"

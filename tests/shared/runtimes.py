@@ -36,6 +36,18 @@ def needs(runtime: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(runtime in MISSING, reason=f"{runtime} is not installed")
 
 
+def require(package: str, reason: str = "") -> None:
+    """Skip the test if a package is not installed, without importing it.
+
+    After a test with pytester, the modules that it has imported are forgotten, and importing torch
+    a second time damages the memory of the process.
+    """
+    parts = package.split(".")
+    for count in range(1, len(parts) + 1):
+        if find_spec(".".join(parts[:count])) is None:
+            pytest.skip(reason or f"{package} is not installed")
+
+
 def needs_clock_library() -> pytest.MarkDecorator:
     """Return the mark of a test whose clock jumps: the library for it may have to be compiled."""
     from pytest_multihost.extensions import clock

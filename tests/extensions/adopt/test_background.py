@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from runtimes import require
 
 from pytest_multihost.core.services import Turn
 from pytest_multihost.extensions.adopt.background import WaitingTest
@@ -101,7 +102,7 @@ def test_leaves_them(request):
 )
 def test_a_test_goes_on_while_its_ranks_run(worlds: Worlds) -> None:
     """What torch's context shows is as torch's; nothing that the test does is a hang."""
-    pytest.importorskip("torch")
+    require("torch")
     worlds.run.assert_outcomes(passed=6)
     assert len(worlds.all_verdicts) == 6
     assert not any(each["outcome"] == "hung" for each in worlds.all_verdicts)
@@ -133,7 +134,7 @@ def test_joins_again_and_again():
 )
 def test_a_hang_has_its_verdict_where_the_test_waits(worlds: Worlds) -> None:
     """At a join; in the report of a test that its limit has failed; by time if limits repeat."""
-    pytest.importorskip("torch")
+    require("torch")
     worlds.run.assert_outcomes(failed=3)
     assert [each["diagnosis"]["culprits"] for each in worlds.all_verdicts] == [[1], [1], [1]]
     assert worlds.verdicts["test_joins"]["diagnosis"]["detected_by"] == "proof"
@@ -163,7 +164,7 @@ def test_two():
 )
 def test_ranks_that_others_may_use_start_as_before(worlds: Worlds) -> None:
     """Those of a fixture, and a second group beside the first."""
-    pytest.importorskip("torch")
+    require("torch")
     worlds.run.assert_outcomes(passed=2, warnings=2)
     worlds.run.stdout.fnmatch_lines(
         ["*test_of_a_fixture: *outside of the test's function*", "*earlier call with join=False*"]

@@ -8,6 +8,7 @@ from typing import Any
 import pexpect
 import pytest
 from foreign_classes import CASE
+from runtimes import require
 
 RunWorlds = Callable[..., Any]
 
@@ -89,7 +90,7 @@ def test_a_sweep_disturbs_an_adopted_class(run_worlds: RunWorlds) -> None:
 @pytest.mark.timeout(300)
 def test_a_hang_beside_the_threads_of_plugins_is_proven(run_worlds: RunWorlds) -> None:
     """Threads of gloo in the ranks get the stacks that they had, without what was left there."""
-    pytest.importorskip("torch")
+    require("torch")
     source = """
 import time, pytest_multihost, torch, torch.distributed as dist
 
@@ -111,7 +112,7 @@ def test_it(tmp_path):
 @pytest.mark.timeout(300)
 def test_hazards_of_an_adopted_class_are_found(run_worlds: RunWorlds) -> None:
     """A collective that nothing waits for."""
-    pytest.importorskip("torch")
+    require("torch")
     source = f"""
 {CASE}
 import torch, torch.distributed as dist

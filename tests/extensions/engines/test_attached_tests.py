@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from machines import OWN_CLOCK, two_networks
-from runtimes import needs_clock_library
+from runtimes import needs_clock_library, require
 
 from pytest_multihost.extensions.engines.attach import Rendezvous
 
@@ -217,7 +217,7 @@ def attach(
 @pytest.fixture(scope="module")
 def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Four processes under torchrun that have run all worlds."""
-    pytest.importorskip("torch")
+    require("torch")
     for processes in run_in(tmp_path_factory.mktemp("torchrun"), WORLDS):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
         processes.start([*command, *PYTEST, "-v"], {})
@@ -764,7 +764,7 @@ def test_ranks_of_another_machine_are_seen_by_the_process_there(
     tmp_path: Path, machines: tuple[str, str]
 ) -> None:
     """It has its own network, processes, clock and name; what it sees comes over the connection."""
-    pytest.importorskip("torch")
+    require("torch")
     source = WORLDS.replace("test_passes(world, shared_tmp_path)", "test_passes(world)")
     cut = source.index("    assert len(set(parents))"), source.index("@pytest.mark.multihost(back")
     for processes in run_in(tmp_path, source[: cut[0]] + "\n" + source[cut[1] :]):
@@ -792,7 +792,7 @@ def test_ranks_of_another_machine_are_seen_by_the_process_there(
 
 def test_torchrun_without_the_option_is_hinted_at(processes: Processes) -> None:
     """Each process would start as many ranks as there are processes."""
-    pytest.importorskip("torch")
+    require("torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     without = [each for each in PYTEST if each != "--multihost-join"]
     processes.start([*command, *without, "--ranks=2", "-k", "test_passes"], {})

@@ -32,6 +32,7 @@ from cluster import (
 )
 from machines import two_machines
 from runs import await_program, await_that, living
+from runtimes import require
 from secrets_seen import TELLS, forms_of, seen_in_processes
 
 pytestmark = pytest.mark.clusters
@@ -230,7 +231,7 @@ def test_workers_of_xdist_are_refused(tmp_path: Path) -> None:
 )
 def test_other_versions_are_refused_with_both(tmp_path: Path, package: str) -> None:
     """Of this package as well as of the runtimes."""
-    pytest.importorskip("torch")
+    require("torch")
     about = tmp_path / "other" / f"{package}-0.0.9.dist-info"
     about.mkdir(parents=True)
     name = package.replace("_", "-")
@@ -477,7 +478,7 @@ def test_a_secret_in_an_environment_is_seen(number: int) -> None:
 @pytest.mark.namespaces
 def test_the_driver_needs_neither_linux_nor_a_runtime(tmp_path: Path) -> None:
     """Only the nodes do: what macOS has not is missing in the driver, and torch, jax and numpy."""
-    pytest.importorskip("torch")
+    require("torch")
     path = project(tmp_path / "it", WORLDS + LAZY_GLOO)
     (tmp_path / "laptop.py").write_text(LAPTOP)
     with two_machines() as entries:

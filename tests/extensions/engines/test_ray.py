@@ -24,6 +24,7 @@ from cluster import (
 )
 from ray_cluster import ray_cluster
 from runs import await_that, living
+from runtimes import require
 from secrets_seen import TELLS, forms_of, seen_in_files, seen_in_processes
 
 pytestmark = pytest.mark.launchers
@@ -47,7 +48,7 @@ def test_a_world_runs_on_the_nodes_of_a_cluster(ray: str, tmp_path: Path) -> Non
 
 def test_the_summary_is_the_same_as_without_ray(ray: str, tmp_path: Path) -> None:
     """Word by word."""
-    pytest.importorskip("torch")
+    require("torch")
     path = project(tmp_path / "it", WORLDS + GLOO_WORLDS)
     here = drive(path)
     there = drive(path, "--multihost-on", f"ray:{ray}")
@@ -83,7 +84,7 @@ def test_a_cluster_without_room_says_what_it_has(ray: str, tmp_path: Path) -> No
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Before any test has run."""
-    pytest.importorskip("ray")
+    require("ray")
     path = project(tmp_path / "it", WORLDS)
     done = drive(path, "--multihost-on", "ray:127.0.0.1:1")
     assert "Ray has not started the peers" in done.stdout, done.stdout

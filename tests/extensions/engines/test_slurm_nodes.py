@@ -21,6 +21,7 @@ from cluster import (
     started,
 )
 from runs import await_that
+from runtimes import require
 from slurm_cluster import run, slurm_cluster
 
 pytestmark = pytest.mark.launchers
@@ -52,7 +53,7 @@ def test_a_world_runs_in_an_allocation_of_its_own(slurm: dict[str, str], tmp_pat
 
 def test_the_summary_is_the_same_as_without_slurm(slurm: dict[str, str], tmp_path: Path) -> None:
     """Word by word."""
-    pytest.importorskip("torch")
+    require("torch")
     path = project(tmp_path / "it", WORLDS + GLOO_WORLDS)
     here = drive(path)
     there = drive(path, "--multihost-on", "slurm:--time=10 -p all", **slurm)

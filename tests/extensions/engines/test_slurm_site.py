@@ -21,6 +21,7 @@ from cluster import (
     started,
 )
 from runs import await_that, living
+from runtimes import require
 from secrets_seen import TELLS, forms_of, seen_in_files, seen_in_processes
 from slurm_failures import FAILURES, SLURM, job_of
 from slurm_site import SlurmSite, slurm_site
@@ -45,8 +46,8 @@ def site() -> Iterator[SlurmSite]:
 
 def test_the_summary_is_the_same_as_on_one_machine(site: SlurmSite, tmp_path: Path) -> None:
     """Word by word, for worlds of gloo and jax over three nodes."""
-    pytest.importorskip("torch")
-    pytest.importorskip("jax")
+    require("torch")
+    require("jax")
     path = project(tmp_path / "it", WORLDS + GLOO_WORLDS + JAX_WORLDS)
     here = drive(path)
     there = drive(path, *SLURM, before=site.site.door, **site.variables)

@@ -22,6 +22,7 @@ from cluster import (
     started,
 )
 from runs import await_that, living
+from runtimes import require
 from ssh_site import SshSite, ssh_site
 
 pytestmark = pytest.mark.launchers
@@ -39,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshSite]:
 
 def test_the_summary_is_the_same_as_on_one_machine(site: SshSite, tmp_path: Path) -> None:
     """Word by word; what the user has configured for ssh says how the hosts are reached."""
-    pytest.importorskip("torch")
+    require("torch")
     path = project(tmp_path / "it", WORLDS + GLOO_WORLDS)
     here = drive(path)
     there = drive(path, *ON, **site.variables)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from runs import start_together
+from runtimes import require
 
 from pytest_multihost.core.command.main import main
 from pytest_multihost.extensions.live.reader import LocalReader
@@ -270,7 +271,7 @@ print("on", flush=True)
 @pytest.fixture
 def torch_start(start: Start) -> Start:
     """The same for programs that use torch."""
-    pytest.importorskip("torch", reason="the job's collectives are torch's")
+    require("torch", reason="the job's collectives are torch's")
     return start
 
 
@@ -301,7 +302,7 @@ def test_native_frames_are_shown_where_they_are_asked_for(
     torch_start: Start, tmp_path: Path
 ) -> None:
     """Equal ones once; the page for a browser has them, too."""
-    pytest.importorskip("pystack", reason="it reads native frames")
+    require("pystack", reason="it reads native frames")
     body = "time.sleep(600) if rank == 1 else dist.all_reduce(torch.ones(1))\n"
     ranks, page = torch_start(TORCH + body), tmp_path / "page.html"
     printed = attach("--native", "--html", page, ranks[0].pid, code=0)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from machines import CARD, two_machines
 from runs import start_together, wait_until_idle
+from runtimes import require
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 ADDRESS = "10.98.0.1"
@@ -80,7 +81,7 @@ def machines() -> Iterator[tuple[Entry, Entry]]:
 @pytest.fixture
 def job(tmp_path: Path, machines: tuple[Entry, Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Four ranks, two on each machine; rank 3 sleeps while the others reduce."""
-    pytest.importorskip("torch", reason="the job's collectives are torch's")
+    require("torch", reason="the job's collectives are torch's")
     yield from started(PROGRAM, tmp_path, machines)
 
 

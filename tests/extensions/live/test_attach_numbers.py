@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from runs import await_that
+from runtimes import require
 
 from pytest_multihost.core.watch.probes import SpiedThread
 from pytest_multihost.extensions.live.numbering import (
@@ -242,7 +243,7 @@ if __name__ == "__main__":
 def started(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """A process that has started three ranks: rank 0 holds a lock that the others ask for."""
     if request.param == "spawn":
-        pytest.importorskip("torch", reason="its spawn is asked for")
+        require("torch", reason="its spawn is asked for")
     program = tmp_path / "train.py"
     program.write_text(JOB)
     # By a shell, because a parent that runs may be about to end what it has started.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from runs import wait_until_idle
+from runtimes import require
 
 PROGRAM = """
 import time
@@ -34,7 +35,7 @@ dist.all_reduce(torch.ones(3))
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Three ranks, started as torchrun starts them; rank 1 sleeps while the others reduce."""
-    pytest.importorskip("torch", reason="the job's collectives are torch's")
+    require("torch", reason="the job's collectives are torch's")
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     with socket.socket() as free:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from runtimes import require
 
 pytestmark = pytest.mark.processes
 
@@ -326,7 +327,7 @@ def test_no_pytest_is_left_when_its_watcher_is_killed(start: Start) -> None:
 
 def test_ranks_of_a_test_in_a_worker_of_xdist_are_watched(start: Start) -> None:
     """The watcher above the controller watches; plugins that talk to it end no wait of a test."""
-    pytest.importorskip("xdist")
+    require("xdist")
     run = start(
         "--multihost-watch=end", "-n", "2", "test_it.py::test_hang", "test_it.py::test_fails"
     )
@@ -338,7 +339,7 @@ def test_ranks_of_a_test_in_a_worker_of_xdist_are_watched(start: Start) -> None:
 
 def test_workers_that_are_ranks_themselves_are_watched(start: Start) -> None:
     """With --dist=each; the page is shown once."""
-    pytest.importorskip("xdist")
+    require("xdist")
     run = start("--multihost-watch", "-n", "2", "--dist=each", "test_it.py::test_outer")
     read_until(run, f"{LINE}test_outer")
     os.killpg(run.pid, signal.SIGINT)
@@ -349,8 +350,8 @@ def test_workers_that_are_ranks_themselves_are_watched(start: Start) -> None:
 
 def test_a_worker_that_has_ended_is_named_if_the_others_wait_for_it(start: Start) -> None:
     """With --dist=each; xdist has replaced it, and the new worker has no test."""
-    pytest.importorskip("xdist")
-    pytest.importorskip("torch")
+    require("xdist")
+    require("torch")
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
@@ -370,7 +371,7 @@ def test_pytests_that_a_launcher_has_started_as_ranks_are_watched(start: Start) 
 @pytest.mark.parametrize("method", ["signal", "thread"])
 def test_a_limit_of_pytest_timeout_shows_the_page(start: Start, method: str) -> None:
     """Its alarm fails the test, whose report has the page; its thread ends pytest."""
-    pytest.importorskip("pytest_timeout")
+    require("pytest_timeout")
     limit = ("--timeout=25", f"--timeout-method={method}")
     run = start("--multihost-watch", *limit, "test_it.py::test_hang")
     out = read_until(run, "files     processes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from runtimes import require
 
 CHILDREN = """
 import multiprocessing, os, pathlib, socket, subprocess, sys, time
@@ -214,7 +215,7 @@ def test_late(world):
 @pytest.mark.parametrize("kind", ["3", "5"], ids=["REQ", "DEALER"])
 def test_an_answer_that_a_coroutine_awaits_is_owed(worlds, kind: str) -> None:
     """An idle coroutine of a third role waits for nobody."""
-    pytest.importorskip("zmq", reason="the roles ask each other by zmq")
+    require("zmq", reason="the roles ask each other by zmq")
     found = diagnosis(worlds, f"test_asks[{kind}]")
     assert (found["kind"], found["culprits"], found["waiting"]) == ("straggler", [1], [0])
     assert [each["by"] for each in found["waits_for"]] == ["zmq"]
@@ -224,5 +225,5 @@ def test_an_answer_that_a_coroutine_awaits_is_owed(worlds, kind: str) -> None:
 @pytest.mark.program(AWAITED)
 def test_a_coroutine_that_answers_late_is_not_accused(worlds) -> None:
     """Its loop sleeps for a while."""
-    pytest.importorskip("zmq", reason="the roles ask each other by zmq")
+    require("zmq", reason="the roles ask each other by zmq")
     assert worlds.verdicts["test_late"]["status"] == "passed"

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from runs import await_that, start_pytest
+from runtimes import require
 
 pytestmark = pytest.mark.usefixtures("netns_hosts")
 NETNS = ("--multihost-hosts", "netns")
@@ -298,7 +299,7 @@ def test_slow_rendezvous(world):
 
 def test_a_cut_is_named_in_the_middle_of_a_save_of_orbax(run_worlds: Callable[..., Any]) -> None:
     """Also where ranks of jax never meet; one that heals is no more than a late start."""
-    pytest.importorskip("orbax.checkpoint")
+    require("orbax.checkpoint")
     worlds = run_worlds(JAX, *NETNS, "--multihost-backend", "jax")
     worlds.run.assert_outcomes(passed=3)
     assert worlds.verdicts["test_save"]["diagnosis"]["detected_by"] == "proof"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from runtimes import require
 
 SEALED = """
 import os, socket, threading, time
@@ -231,6 +232,6 @@ def test_poller(world):
 )
 def test_the_engine_that_sleeps_is_named(worlds, name: str, waiting: list[int]) -> None:
     """Its child has a group, or messages of zmq lead to it."""
-    pytest.importorskip("zmq", reason="the roles ask each other by zmq")
+    require("zmq", reason="the roles ask each other by zmq")
     assert told(worlds, name) == ("straggler", [1], "proof")
     assert worlds.verdicts[name]["diagnosis"]["waiting"] == waiting

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from runs import await_that, living
-from runtimes import needs_clock_library
+from runtimes import needs_clock_library, require
 from scripts import run_script, start_script
 
 HANG = """
@@ -84,7 +84,7 @@ def test_a_hang_leaves_a_page_and_can_be_explained_again(tmp_path: Path) -> None
 
 def test_a_rank_that_waits_in_torch_is_named(tmp_path: Path) -> None:
     """The script initialises torch from the environment, as under torchrun."""
-    pytest.importorskip("torch", reason="the script's collectives are torch's")
+    require("torch", reason="the script's collectives are torch's")
     source = """
 import time
 import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from runtimes import require
 
 pytestmark = pytest.mark.worlds
 
@@ -170,5 +171,5 @@ def test_accelerate_runs(worlds: Worlds) -> None:
 @pytest.mark.program(MEGATRON)
 def test_the_groups_of_megatron_are_right(worlds: Worlds) -> None:
     """Two tensor-parallel, four pipeline and two data-parallel ranks."""
-    pytest.importorskip("megatron.core")
+    require("megatron.core")
     worlds.run.assert_outcomes(passed=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from runtimes import require
 
 pytestmark = pytest.mark.worlds
 
@@ -353,26 +354,26 @@ def test_accelerate_computes_the_same_losses(worlds: Worlds) -> None:
 @pytest.mark.program(MEGATRON)
 def test_megatron_computes_the_same_losses(worlds: Worlds) -> None:
     """A column-parallel and a row-parallel layer, on two data-parallel ranks each."""
-    pytest.importorskip("megatron.core")
+    require("megatron.core")
     worlds.run.assert_outcomes(passed=3)
 
 
 @pytest.mark.program(TRAINER)
 def test_the_trainer_of_transformers_computes_the_same_losses(worlds: Worlds) -> None:
     """Four steps of a small GPT-2."""
-    pytest.importorskip("transformers")
+    require("transformers")
     worlds.run.assert_outcomes(passed=3)
 
 
 @pytest.mark.program(LIGHTNING)
 def test_lightning_computes_the_same_losses(worlds: Worlds) -> None:
     """Two epochs with DDP."""
-    pytest.importorskip("lightning")
+    require("lightning")
     worlds.run.assert_outcomes(passed=3)
 
 
 @pytest.mark.program(STEP)
 def test_two_steps_of_a_training_with_three_axes(worlds: Worlds) -> None:
     """64 ranks: four stages, four tensor-parallel and four data-parallel ranks."""
-    pytest.importorskip("megatron.core")
+    require("megatron.core")
     worlds.run.assert_outcomes(passed=1)

@@ -21,6 +21,7 @@ from pathlib import Path
 import builders
 import psutil
 import pytest
+from runtimes import require
 
 from pytest_multihost.core.proof import (
     SHORT_S,
@@ -893,7 +894,7 @@ def free_port() -> int:
 
 def test_torch_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(world: World) -> None:
     """Gloo's threads wake up all the time, which is their own affair."""
-    pytest.importorskip("torch")
+    require("torch")
     world.start(*[fill(TORCH, SIZE=4, SLEEP=600)] * 4)
     world.waits_in_operation = [1, 2, 3]
     world.await_ready()
@@ -915,7 +916,7 @@ def step(search: ProofSearch, reader: ProcReader, world: World, deadline_s: floa
 
 def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
     """It sleeps for less than is left until the deadline."""
-    pytest.importorskip("torch")
+    require("torch")
     world.start(*[fill(TORCH, SIZE=4, SLEEP=40)] * 4)
     world.waits_in_operation = [1, 2, 3]
     found = search(world, looks=16)
@@ -931,7 +932,7 @@ def test_jax_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(
     world: World, devices: int, wait: str
 ) -> None:
     """Most of its threads have the name of the interpreter, and none runs it."""
-    pytest.importorskip("jax")
+    require("jax")
     source = fill(JAX, PORT=free_port(), DEVICES=devices, SLEEP=600, WAIT=wait)
     world.start(source, source)
     world.waits_in_operation = [1]
@@ -941,7 +942,7 @@ def test_jax_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(
 
 def test_jax_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
     """It sleeps for less than is left until the deadline."""
-    pytest.importorskip("jax")
+    require("jax")
     wait = "process_allgather(jax.numpy.ones(3))"
     source = fill(JAX, PORT=free_port(), DEVICES=1, SLEEP=40, WAIT=wait)
     world.start(source, source)
@@ -977,7 +978,7 @@ pending.result()
 
 def test_idle_workers_of_a_pool_do_not_keep_a_world_from_being_proven(world: World) -> None:
     """After a restore, tensorstore's wait for more work for 20 and 60 s, and then end."""
-    pytest.importorskip("orbax.checkpoint")
+    require("orbax.checkpoint")
     world.start(RESTORE)
     found = search(world, looks=80)
     assert found.is_proven, found.blockers
@@ -985,7 +986,7 @@ def test_idle_workers_of_a_pool_do_not_keep_a_world_from_being_proven(world: Wor
 
 def test_a_request_that_will_be_repeated_is_waited_for(world: World) -> None:
     """Its thread waits as an idle one does, and no socket is open meanwhile."""
-    pytest.importorskip("tensorstore")
+    require("tensorstore")
     world.start(fill(RETRY, PORT=free_port()))
     found = search(world, looks=24)
     assert not found.is_proven
