@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import sys
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
@@ -80,6 +81,12 @@ GATHER_ARRAY: Final = "_handle_array_process_allgather"
 BRIDGE: Final = "jax._src.xla_bridge"
 MAKE_BACKEND: Final = "make_cpu_client"
 """The module with jax's backends, and the function that makes the one for CPUs."""
+
+SEARCH_PLUGINS: Final = "discover_pjrt_plugins"
+"""The function of `BRIDGE` that searches for plugins for other devices, and imports them."""
+
+PLUGINS: Final = "jax_plugins"
+"""The namespace package and the group of entry points in which it searches."""
 
 
 _RANK_VARIABLES = {"PYTEST_MULTIHOST_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
@@ -172,6 +179,30 @@ def may_have_backend() -> bool:
         return "jax" in sys.modules
     is_initialized = getattr(bridge, "backends_are_initialized", None)
     return is_initialized is None or bool(is_initialized())
+
+
+def search_plugins_once() -> None:
+    """Search for plugins of jax now; if there are none, forked ranks do not search again.
+
+    The search reads the metadata of every installed package, which takes a rank 30 ms of CPU.
+    Ranks search themselves if there are plugins, or if `sys.path` has changed. Nothing is done if
+    jax has not been imported.
+    """
+    from importlib.metadata import entry_points  # here, because it imports a parser of e-mails
+
+    bridge: Any = sys.modules.get(BRIDGE)
+    search = getattr(bridge, SEARCH_PLUGINS, None)
+    if search is None or search.__module__ == __name__:  # the second: it was made before
+        return
+    if find_spec(PLUGINS) is not None or entry_points(group=PLUGINS):
+        return
+    searched = tuple(sys.path)
+
+    def search_elsewhere() -> None:
+        if tuple(sys.path) != searched:
+            search()
+
+    setattr(bridge, SEARCH_PLUGINS, search_elsewhere)
 
 
 def advertise_to_gloo(address: str) -> None:

@@ -10,11 +10,14 @@ import contextlib
 import grp
 import os
 import pwd
+import socket
 import stat
+import struct
 from functools import cache
 from pathlib import Path
 
 from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.netlink import netlink_dump, open_sock_diag
 
 
 def why_untrusted(path: Path) -> str:
@@ -45,8 +48,14 @@ def why_untrusted(path: Path) -> str:
     return ""
 
 
-_LISTENS = "0A"
+_LISTENS = 10
+"""The state of a socket that listens, in net/tcp_states.h of Linux."""
+
 _STATE, _UID = 3, 7
+_REQUEST = struct.Struct("=BBBBI48x")  # struct inet_diag_req_v2: family, protocol, states
+_PORT_AT, _UID_AT = 4, 64  # in struct inet_diag_msg
+_SOCK_DIAG_BY_FAMILY = 20
+_TIMEOUT_S = 1.0
 
 
 def listeners(port: int) -> frozenset[int]:
@@ -54,14 +63,40 @@ def listeners(port: int) -> frozenset[int]:
 
     The kernel lets any user listen at a port that another one has bound with SO_REUSEADDR.
     """
-    found = set[int]()
+    try:
+        found = _read_sock_diag()
+    except OSError:  # gVisor has no sock_diag(7)
+        found = _read_proc()
+    return frozenset(user for at, user in found if at == port)
+
+
+def _read_sock_diag() -> set[tuple[int, int]]:
+    """Return port and user of each TCP socket that listens.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    found = set()
+    with open_sock_diag() as table:
+        table.settimeout(_TIMEOUT_S)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTENS)
+            for each in netlink_dump(table, _SOCK_DIAG_BY_FAMILY, request):
+                (port,) = struct.unpack_from(">H", each, _PORT_AT)
+                found.add((port, *struct.unpack_from("=I", each, _UID_AT)))
+    return found
+
+
+def _read_proc() -> set[tuple[int, int]]:
+    """Return the same from /proc/net, which takes 100 times longer: it has every connection."""
+    found = set()
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):  # no IPv6
             for line in Path("/proc/self/net", name).read_text("ascii").splitlines()[1:]:
                 words = line.split()
-                is_there = words[_STATE] == _LISTENS and words[1].endswith(f":{port:04X}")
-                found.update([int(words[_UID])] if is_there else ())
-    return frozenset(found)
+                if int(words[_STATE], 16) == _LISTENS:
+                    found.add((int(words[1].rpartition(":")[2], 16), int(words[_UID])))
+    return found
 
 
 def require_own_listener(port: int) -> bool:

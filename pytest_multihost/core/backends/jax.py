@@ -16,7 +16,11 @@ import time
 from collections.abc import Mapping
 
 from pytest_multihost.core.backends.backend import Backend
-from pytest_multihost.core.jax_private import IMPORTED_LATE, advertise_to_gloo
+from pytest_multihost.core.jax_private import (
+    IMPORTED_LATE,
+    advertise_to_gloo,
+    search_plugins_once,
+)
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.trust import require_own_listener
 
@@ -103,16 +107,16 @@ def _is_own(spec: RankSpec, port: int) -> bool:
 
 
 def _preload() -> None:
-    """Import jax, and the modules that it imports only when it compiles for the first time.
+    """Import jax and the modules that it imports when it compiles, and search for its plugins.
 
-    None of them starts a thread or a backend. Otherwise every rank would spend 30 ms of CPU on
-    them.
+    None of that starts a thread or a backend. Otherwise every rank would spend 60 ms of CPU on it.
     """
     import jax  # noqa: F401
 
     for name in IMPORTED_LATE:
         with contextlib.suppress(ImportError):  # another version of jaxlib
             importlib.import_module(name)
+    search_plugins_once()
 
 
 JAX = Backend(

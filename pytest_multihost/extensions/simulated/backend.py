@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.backends.torch_groups import GLOO, group_timeout_s
+from pytest_multihost.core.jax_private import search_plugins_once
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.extensions.simulated.service import NAME, PART
 
@@ -19,6 +20,7 @@ def _preload() -> None:
     from pytest_multihost.extensions.simulated.store import SimulatedStore
     from pytest_multihost.extensions.simulated.works import SimulatedWork, SimulatedWorks
 
+    search_plugins_once()
     record_torch_classes(
         groups=[SimulatedGroup], works=[SimulatedWork, SimulatedWorks], stores=[SimulatedStore]
     )

@@ -12,7 +12,13 @@ import pytest
 
 from pytest_multihost.core import preload, trust
 from pytest_multihost.core.preload import _why_untrusted
-from pytest_multihost.core.trust import listeners, require_own_listener, why_untrusted
+from pytest_multihost.core.trust import (
+    _read_proc,
+    _read_sock_diag,
+    listeners,
+    require_own_listener,
+    why_untrusted,
+)
 from pytest_multihost.testing import LaunchError
 
 OTHER = 4711
@@ -123,6 +129,30 @@ def test_own_listeners_and_ports_without_one_are_no_strangers() -> None:
         held.listen()
         assert listeners(port) == {os.geteuid()}
         assert require_own_listener(port)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_listeners_are_read_in_two_ways(address: str) -> None:
+    """From sock_diag(7), and from /proc/net where a kernel has no sock_diag."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection((address, port)), socket.socket(family) as bound:
+            bound.bind((address, 0))
+            for found in (_read_sock_diag(), _read_proc()):
+                assert {user for at, user in found if at == port} == {os.geteuid()}
+                assert bound.getsockname()[1] not in {at for at, _ in found}
+
+
+def test_without_sock_diag_listeners_are_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may refuse it, as gVisor does."""
+
+    def refuse() -> socket.socket:
+        raise OSError(93, "Protocol not supported")
+
+    monkeypatch.setattr(trust, "open_sock_diag", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert require_own_listener(listening.getsockname()[1])
 
 
 LISTEN = """
