@@ -11,13 +11,17 @@ from types import ModuleType
 
 
 def load_program(path: Path) -> ModuleType:
-    """Import the program at `path`."""
+    """Import the program at `path`; it may import what lies beside it, as when Python runs it."""
     spec = importlib.util.spec_from_file_location(f"program_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
