@@ -1,6 +1,6 @@
-"""Whether other users may have made, or may replace, a file that this user's processes trust.
+"""Whether another user may have made a file, or listens at a port, that this user's ranks trust.
 
-That takes more than the file: a user who may rename one of the folders above it replaces it as
+A file alone does not show it: a user who may rename one of the folders above it replaces it as
 well.
 """
 
