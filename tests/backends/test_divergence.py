@@ -169,8 +169,8 @@ Side = tuple[list[int], str | None, int | None]
         ("one_step_less", "finished", [2], [([2], None, 4), ([0, 1], "step", 5)]),
         (
             "one_step_less_in_another_group",
-            "deadlock",
-            [],
+            "mismatch",
+            [2],
             [([2], "test_one_step_less_in_another_group", 4), ([0, 1], "step", 5)],
         ),
         (

@@ -75,7 +75,14 @@ def test_barriers_of_other_names(world) -> None:
     world.barrier(f"step {world.rank}")
 
 
-@hang("mismatch", ranks=4, backend="gloo", culprits=[2], waiting=[0, 1, 3])
+@hang(
+    "mismatch",
+    ranks=4,
+    backend="gloo",
+    culprits=[2],
+    waiting=[0, 1, 3],
+    sides={(2,): "world.barrier()", (0, 1, 3): "all_reduce"},
+)
 def test_world_barrier_meets_reduce(world) -> None:
     """One rank is in the world's barrier, the others in an all_reduce.
 

@@ -60,8 +60,9 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
     # The contract of verdict.json gives counts and lines only if the absent ranks have finished or
     # wait elsewhere. A straggler, or a rank that raised, was on its way to the others' operation:
     # that is the diagnosis, not a parting. Operations that differ are reported for every kind
-    # (above).
-    if cause.kind not in ("finished", "deadlock"):
+    # (above). Other mismatches are of payloads, or of operations of two groups.
+    is_elsewhere = cause.kind == "deadlock" or (cause.kind == "mismatch" and not cause.passed)
+    if not (is_elsewhere or cause.kind == "finished"):
         return False
     absent = [rank for side in parting.sides if side.operation is None for rank in side.ranks]
     entered = [side for side in parting.sides if side.operation is not None]
@@ -77,7 +78,7 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
         for rank in absent
     )
     is_loop = any(side.count for side in parting.sides if side.operation is None)
-    return is_awaited and are_elsewhere and (is_loop or cause.kind == "deadlock" or not absent)
+    return is_awaited and are_elsewhere and (is_loop or is_elsewhere or not absent)
 
 
 def _is_by_payload(cause: Cause, parting: Parting) -> bool:
