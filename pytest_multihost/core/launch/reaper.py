@@ -37,8 +37,11 @@ FAREWELL_S = 15.0
 ORPHANS_S = 5.0
 """Timeout for killing orphans: one in uninterruptible sleep cannot be killed."""
 
-_TRACKERS_S = 2.0
-"""How long trackers may take to remove the named resources of killed processes."""
+_TRACKERS_S = 4.0
+"""How long trackers may take to remove the named resources of killed processes.
+
+torch's manager begins 2 s after its last client has ended (SHUTDOWN_TIMEOUT in its manager.cpp).
+"""
 
 _RESOURCE_TRACKER = b"\0from multiprocessing.resource_tracker import main"
 
