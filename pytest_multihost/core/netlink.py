@@ -15,12 +15,20 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 
 _REQUEST, _ACKNOWLEDGE, _DUMP, _INTERRUPTED = 0x1, 0x4, 0x300, 0x10
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # struct nlattr: length, type
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG, sock_diag(7)
+_SOCK_DIAG_BY_FAMILY = 20
+_TABLE_S = 1.0
+"""How long the kernel may take to answer with a part of a socket table."""
+
+LISTEN = 10
+"""The state of a TCP or unix socket that waits for connections, in net/tcp_states.h of Linux."""
+
 _BUFFER = 1 << 17
 _TRIES = 3
 _sequence = itertools.count(1)
@@ -31,6 +39,23 @@ def open_sock_diag() -> socket.socket:
     """Return a socket that reads the socket tables of the network namespace of this process."""
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
     return socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
+
+
+def dump_sockets(
+    request: bytes, table: socket.socket | None = None, kind: int = _SOCK_DIAG_BY_FAMILY
+) -> list[bytes]:
+    """Return the entries of a socket table that a request of sock_diag(7) asks for.
+
+    Args:
+        table: A socket from `open_sock_diag`; None: one of this process's network namespace.
+        kind: The type of the request.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    with nullcontext(table) if table is not None else closing(open_sock_diag()) as netlink:
+        netlink.settimeout(_TABLE_S)
+        return netlink_dump(netlink, kind, request)
 
 
 def netlink_request(netlink: socket.socket, kind: int, body: bytes, flags: int = 0) -> None:

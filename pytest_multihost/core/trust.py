@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.netlink import netlink_dump, open_sock_diag
+from pytest_multihost.core.netlink import LISTEN, dump_sockets
 
 
 def why_untrusted(path: Path) -> str:
@@ -48,14 +48,9 @@ def why_untrusted(path: Path) -> str:
     return ""
 
 
-_LISTENS = 10
-"""The state of a socket that listens, in net/tcp_states.h of Linux."""
-
 _STATE, _UID = 3, 7
 _REQUEST = struct.Struct("=BBBBI48x")  # struct inet_diag_req_v2: family, protocol, states
 _PORT_AT, _UID_AT = 4, 64  # in struct inet_diag_msg
-_SOCK_DIAG_BY_FAMILY = 20
-_TIMEOUT_S = 1.0
 
 
 def listeners(port: int) -> frozenset[int]:
@@ -77,13 +72,11 @@ def _read_sock_diag() -> set[tuple[int, int]]:
         OSError: The kernel refuses.
     """
     found = set()
-    with open_sock_diag() as table:
-        table.settimeout(_TIMEOUT_S)
-        for family in (socket.AF_INET, socket.AF_INET6):
-            request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTENS)
-            for each in netlink_dump(table, _SOCK_DIAG_BY_FAMILY, request):
-                (port,) = struct.unpack_from(">H", each, _PORT_AT)
-                found.add((port, *struct.unpack_from("=I", each, _UID_AT)))
+    for family in (socket.AF_INET, socket.AF_INET6):
+        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << LISTEN)
+        for each in dump_sockets(request):
+            (port,) = struct.unpack_from(">H", each, _PORT_AT)
+            found.add((port, *struct.unpack_from("=I", each, _UID_AT)))
     return found
 
 
@@ -94,7 +87,7 @@ def _read_proc() -> set[tuple[int, int]]:
         with contextlib.suppress(OSError):  # no IPv6
             for line in Path("/proc/self/net", name).read_text("ascii").splitlines()[1:]:
                 words = line.split()
-                if int(words[_STATE], 16) == _LISTENS:
+                if int(words[_STATE], 16) == LISTEN:
                     found.add((int(words[1].rpartition(":")[2], 16), int(words[_UID])))
     return found
 

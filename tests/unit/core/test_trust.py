@@ -147,10 +147,10 @@ def test_listeners_are_read_in_two_ways(address: str) -> None:
 def test_without_sock_diag_listeners_are_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel may refuse it, as gVisor does."""
 
-    def refuse() -> socket.socket:
+    def refuse(_: bytes) -> list[bytes]:
         raise OSError(93, "Protocol not supported")
 
-    monkeypatch.setattr(trust, "open_sock_diag", refuse)
+    monkeypatch.setattr(trust, "dump_sockets", refuse)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         assert require_own_listener(listening.getsockname()[1])
 

@@ -9,6 +9,7 @@
 * `merged_snapshot`, `remote_reader`: one snapshot of several machines.
 """
 
+from pytest_multihost.core.netlink import LISTEN
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.core.watch.kernel.proc import KernelReader, ProcReader
@@ -22,7 +23,6 @@ from pytest_multihost.core.watch.kernel.proc_files import (
 from pytest_multihost.core.watch.kernel.quiescence import Quiescence, Stillness
 from pytest_multihost.core.watch.kernel.shared_objects import SharedObjects, with_holders
 from pytest_multihost.core.watch.kernel.sockets import (
-    LISTEN,
     inet_sockets,
     inet_sockets_from,
     unix_sockets,

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 from pytest_multihost.core.model.process import Descriptor, Endpoint, Kind, Where
+from pytest_multihost.core.netlink import LISTEN
 from pytest_multihost.core.watch.kernel.foreign_processes import EVENTFD, ForeignProcesses
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.proc_files import file_mode, link, read
 from pytest_multihost.core.watch.kernel.sockets import (
-    LISTEN,
     Inet,
     Table,
     Unix,

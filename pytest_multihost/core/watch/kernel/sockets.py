@@ -10,17 +10,13 @@ import ipaddress
 import socket
 import struct
 from collections.abc import Callable, Collection
-from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pytest_multihost.core.model.process import Endpoint
-from pytest_multihost.core.netlink import netlink_attributes, netlink_dump, open_sock_diag
+from pytest_multihost.core.netlink import LISTEN, dump_sockets, netlink_attributes
 
-LISTEN = 10
-"""The state of a TCP or unix socket that waits for connections."""
-
-_SOCK_DIAG_BY_FAMILY, _TCP_OF_ANY_FAMILY = 20, 18  # TCPDIAG_GETSOCK, the older request
+_TCP_OF_ANY_FAMILY = 18  # TCPDIAG_GETSOCK, an older request
 _UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES, _UNIX_SHUTDOWN = 0, 2, 4, 6
 _BOTH_WAYS = 3  # RCV_SHUTDOWN and SEND_SHUTDOWN of net/sock.h
 _TCP_INFO, _MEMORY = 2, 7
@@ -28,7 +24,6 @@ _WITH_INFO, _WITH_MEMORY = 1 << _TCP_INFO - 1, 1 << _MEMORY - 1
 _BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
 _NOT_SENT_AT, _SENT_BYTES_AT = 144, 200  # tcpi_notsent_bytes; tcpi_bytes_sent, tcpi_bytes_retrans
 _LIMIT_AT, _QUEUED_AT = 12, 20  # of SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED, in bytes
-_TIMEOUT_S = 1.0
 
 _SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
@@ -149,7 +144,7 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
         request = struct.pack("=BBBBI48x", family, protocol, _WITH_INFO, 0, _HELD)
-        found += [_inet(message, space) for message in _dump(request, table)]
+        found += [_inet(message, space) for message in dump_sockets(request, table)]
     return found
 
 
@@ -170,7 +165,7 @@ def sockets_in_flight(
     def connected(details: int) -> list[bytes]:
         # For each request the kernel walks through its whole table, even with few sockets.
         request = struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, details, _CONNECTED, 0)
-        return _dump(request, table, _TCP_OF_ANY_FAMILY)
+        return dump_sockets(request, table, _TCP_OF_ANY_FAMILY)
 
     if not any(map(_is_unacknowledged, connected(0))):
         return []
@@ -214,7 +209,7 @@ def unix_sockets(table: Table | None = None, space: str = "") -> list[Unix]:
     show = 1 << _UNIX_NAME | 1 << _UNIX_PEER | 1 << _UNIX_QUEUES
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
     found = []
-    for message in _dump(request, table):
+    for message in dump_sockets(request, table):
         state, (inode,) = message[2], struct.unpack_from("=I", message, 4)
         attributes = netlink_attributes(message[16:])
         peer = attributes.get(_UNIX_PEER)
@@ -245,12 +240,6 @@ def inet_sockets_from(text: str, space: str = "") -> list[Inet]:
         ends = endpoint(words[1]), endpoint(words[2])
         found.append(Inet(int(words[9]), state, ends, queues, space=space))
     return found
-
-
-def _dump(request: bytes, table: Table | None, kind: int = _SOCK_DIAG_BY_FAMILY) -> list[bytes]:
-    with nullcontext(table) if table is not None else closing(open_sock_diag()) as netlink:
-        netlink.settimeout(_TIMEOUT_S)
-        return netlink_dump(netlink, kind, request)
 
 
 def _inet(message: bytes, space: str) -> Inet:
