@@ -76,9 +76,10 @@ def test_ranks_that_may_not_be_started(tmp_path: Path, processes: int) -> None:
 
 
 def test_a_server_whose_connections_cannot_be_opened(tmp_path: Path) -> None:
-    """Pytest itself has almost all descriptors; what it cannot open differs with its start."""
+    """Or its files: pytest itself has almost all descriptors."""
     output = run_limited(tmp_path, "-n 14", "-p", "no:cacheprovider")
-    assert "ERROR: the server that starts the ranks" in output
+    assert "the ranks could not be started" in output
+    assert "Raise the limit on open files of a process (ulimit -n)" in output
 
 
 TOO_FEW = "12 ranks take 224 open files The hard limit of open files is {}. Raise it (ulimit -Hn)"

@@ -78,10 +78,14 @@ def fork_server(
             warnings.simplefilter("ignore", DeprecationWarning)  # 3.12+, of a permitted thread
             pid = os.fork()
         if pid == 0:
-            clear_stacks(threads)
+
+            def prepare_fork() -> Callable[[], None]:
+                clear_stacks(threads)
+                return prepare()
+
             ours.close()
             die_with_parent(controller)  # until it serves
-            prepare_and_serve(theirs, run_rank, prepare, controller=controller)
+            prepare_and_serve(theirs, run_rank, prepare_fork, controller=controller)
         return ServerConnection(ours, pid)
 
 
