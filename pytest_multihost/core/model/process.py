@@ -97,7 +97,9 @@ class Descriptor:
         queues: Bytes in a socket's receive and send queues.
         is_resent: Whether TCP resends lost data of the connection, which may yet arrive.
         bytes_moved: Bytes that it has sent and received so far, if the kernel reports that.
-        ends_s: When a timer ends, on the monotonic clock; NEVER when it is not set.
+        ends_s: When a timer ends, on the monotonic clock; NEVER when it is not set. For a TCP
+            connection, the earliest time at which the kernel may end it because the peer is silent.
+        is_answered: Whether the peer has answered when the kernel last asked for a sign of life.
         watched: Descriptors that an epoll watches; None where they could not be read.
         is_exempt: Whether it belongs to the harness; threads that wait for it are ignored.
         endpoints: Both ends of a connection, its own first; empty if it has none.
@@ -115,6 +117,7 @@ class Descriptor:
     is_resent: bool = False
     bytes_moved: int = 0
     ends_s: float | None = NEVER
+    is_answered: bool = False
     watched: tuple[int, ...] | None = ()
     pid: int = 0
     is_exempt: bool = False

@@ -50,7 +50,11 @@ def descriptor_blockers(
     Args:
         awaits_gpu: Whether the process may wait for a GPU; see `may_await_gpu`.
     """
-    if found.is_exempt or interval.is_severed(found):
+    if found.is_exempt:
+        return
+    if may_be_given_up(interval, found):
+        yield given_up(found)
+    if interval.is_severed(found):
         return
     if found.kind == "device":
         if awaits_gpu or not is_gpu(found):
@@ -59,6 +63,22 @@ def descriptor_blockers(
         yield "has asked io_uring for something"
     elif found.kind in SOCKETS:
         yield from _socket_blockers(interval, found)
+
+
+def may_be_given_up(interval: Interval, found: Descriptor) -> bool:
+    """Whether the kernel may end a TCP connection before the deadline, since the peer is silent.
+
+    A peer that has answered the kernel's question for a sign of life (SO_KEEPALIVE of socket(7))
+    will do so again, unless a fault disturbs the network.
+    """
+    if found.kind != "tcp" or found.ends_s is None or found.ends_s > interval.deadline_s:
+        return False
+    return interval.now.is_disturbed or not found.is_answered
+
+
+def given_up(found: Descriptor) -> str:
+    """Return the sentence on a connection that may be given up."""
+    return f"its kernel may give up the connection to {found.peer or 'an unknown peer'}"
 
 
 def may_await_gpu(interval: Interval) -> bool:

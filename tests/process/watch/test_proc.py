@@ -346,6 +346,42 @@ alive_program(
     "a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('qq', 40, 0))\n"
     "ready(); a.recv(1)",
 )
+CONNECTED = """
+server = socket.create_server(("127.0.0.1", 0))
+a = socket.create_connection(server.getsockname()); b = server.accept()[0]; server.close()
+"""
+ASKS = """
+a.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+for option in socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL:
+    a.setsockopt(socket.IPPROTO_TCP, option, {})
+"""
+hung_program("keepalive", CONNECTED + ASKS.format(7200) + "ready(); a.recv(1)")
+hung_program(
+    "answered_keepalive", CONNECTED + ASKS.format(1) + "time.sleep(2.5); ready(); a.recv(1)"
+)
+alive_program(
+    "early_keepalive",
+    "may give up the connection",
+    CONNECTED + ASKS.format(30) + "ready(); a.recv(1)",
+)
+alive_program(
+    "unanswered_keepalive",
+    "may give up the connection",
+    CONNECTED + "import struct, ctypes\n"
+    "drop = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))\n"
+    "b.setsockopt(socket.SOL_SOCKET, 26, struct.pack('HxxxxxxP', 1, ctypes.addressof(drop)))\n"
+    + ASKS.format(1)
+    + "a.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 100)\n"
+    "time.sleep(2.5); ready(); a.recv(1)",
+)
+alive_program(
+    "user_timeout",
+    "may give up the connection",
+    CONNECTED + "import struct, ctypes\n"
+    "drop = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))\n"
+    "b.setsockopt(socket.SOL_SOCKET, 26, struct.pack('HxxxxxxP', 1, ctypes.addressof(drop)))\n"
+    "a.setsockopt(socket.IPPROTO_TCP, 18, 50_000); a.send(b'x'); ready(); a.recv(1)",
+)
 alive_program("accept", "connect", LISTENS)
 alive_program(
     "datagrams",

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-from pytest_multihost.core.model.process import Descriptor, Endpoint, Kind, Where
+from pytest_multihost.core.model.process import NEVER, Descriptor, Endpoint, Kind, Where
 from pytest_multihost.core.netlink import LISTEN
 from pytest_multihost.core.watch.kernel.foreign_processes import EVENTFD, ForeignProcesses
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
@@ -24,6 +24,7 @@ from pytest_multihost.core.watch.kernel.sockets import (
     Inet,
     Table,
     Unix,
+    has_user_timeout,
     inet_sockets,
     inet_sockets_from,
     unix_sockets,
@@ -132,7 +133,7 @@ class Tables:
         if target.startswith("socket:"):
             inode = int(target[8:-1])
             if (tcp := self.tcp.get(inode)) is not None:  # most descriptors of large worlds
-                return self._tcp(fd, target, tcp)
+                return self._tcp(pid, fd, target, tcp)
             return self._socket(pid, Descriptor(fd=fd, target=target, kind="file"), inode)
         found = Descriptor(fd=fd, target=target, kind="file")
         if self.harness.is_path(target):
@@ -160,7 +161,7 @@ class Tables:
         kind = kinds.get(name, "netlink" if name == "NETLINK" else "other")
         return replace(found, kind=kind, where="unknown", peer=name)
 
-    def _tcp(self, fd: int, target: str, tcp: Inet) -> Descriptor:
+    def _tcp(self, pid: int, fd: int, target: str, tcp: Inet) -> Descriptor:
         other = self.by_endpoints.get(tcp.endpoints[::-1])
         kind: Kind = "tcp"
         where: Where = "inside"
@@ -184,10 +185,19 @@ class Tables:
             queues=tcp.queues,
             is_resent=0 < tcp.retransmits < _DEAD_LINK and tcp.is_in_flight(other),
             bytes_moved=tcp.bytes_moved,
+            ends_s=self._end_of_silence_s(pid, fd, tcp),
+            is_answered=tcp.is_answered,
             endpoints=endpoints,
             is_accepted=bool(endpoints) and self._is_accepted(tcp),
             holder=of_peer,
         )
+
+    def _end_of_silence_s(self, pid: int, fd: int, tcp: Inet) -> float:
+        """Return the earliest time at which the kernel may end a connection: its peer is silent."""
+        if tcp.asks_in_s < NEVER:
+            return time.monotonic() + tcp.asks_in_s
+        is_stuck = tcp.queues[1] > 0 and (tcp.retransmits > 0 or tcp.asks_for_room)
+        return 0.0 if is_stuck and has_user_timeout(pid, fd) else NEVER
 
     def _is_accepted(self, tcp: Inet) -> bool:
         """Return whether a listener has accepted a connection, as far as its ports show.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import struct
 import time
@@ -38,8 +36,7 @@ from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.memory import Memory
 from pytest_multihost.core.watch.kernel.return_addresses import CodePlace, ReturnAddresses
 from pytest_multihost.core.watch.kernel.shared_objects import holders_by_descriptors
-
-_PIDFD_GETFD = 438
+from pytest_multihost.core.watch.kernel.sockets import borrowed
 
 _MOST_DESCRIPTORS = 1 << 20
 """How many descriptors the waits of a process are read for: Linux's default for one process."""
@@ -280,17 +277,13 @@ def _bits(data: bytes) -> Iterator[int]:
 def _socket_timeout_s(pid: int, fd: int) -> float | None:
     """Return the timeout of blocking calls on another process's socket.
 
-    No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so they are read from the socket
-    through a duplicated descriptor (pidfd_getfd(2)), which is closed at once.
+    No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so they are read from the socket.
 
     Returns:
         The shorter of both; NEVER if neither is set; None if they cannot be read.
     """
     try:
-        process = os.pidfd_open(pid)
-        copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, fd, 0)
-        os.close(process)
-        with socket.socket(fileno=copy) as held:  # raises an error for -1
+        with borrowed(pid, fd) as held:
             options = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
             data = [held.getsockopt(socket.SOL_SOCKET, option, 16) for option in options]
     except (OSError, ValueError):

@@ -6,14 +6,17 @@ the peer of a unix socket, and the bytes that a TCP connection has moved.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import socket
 import struct
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from pytest_multihost.core.model.process import Endpoint
+from pytest_multihost.core.launch.libc import descriptor_of
+from pytest_multihost.core.model.process import NEVER, Endpoint
 from pytest_multihost.core.netlink import LISTEN, dump_sockets, netlink_attributes
 
 _TCP_OF_ANY_FAMILY = 18  # TCPDIAG_GETSOCK, an older request
@@ -23,6 +26,7 @@ _TCP_INFO, _MEMORY = 2, 7
 _WITH_INFO, _WITH_MEMORY = 1 << _TCP_INFO - 1, 1 << _MEMORY - 1
 _BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
 _NOT_SENT_AT, _SENT_BYTES_AT = 144, 200  # tcpi_notsent_bytes; tcpi_bytes_sent, tcpi_bytes_retrans
+_LAST_AT = 44  # tcpi_last_data_sent, last_ack_sent, last_data_recv and last_ack_recv: ms since then
 _LIMIT_AT, _QUEUED_AT = 12, 20  # of SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED, in bytes
 
 _SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
@@ -33,14 +37,22 @@ _INET, _PORTS = struct.Struct("=BBBB4x16s16s16xIIII"), struct.Struct(">HH")
 """struct inet_diag_msg of linux/inet_diag.h: family, state, timer, retransmissions, both addresses,
 both queues, user and inode; and its two ports, which stand behind the retransmissions."""
 
+_TIMER_AT = 2  # in struct inet_diag_msg
 _EXPIRES_AT = 52  # in struct inet_diag_msg: when its timer expires, another time in each answer
 _SENT_AT = 60  # in struct inet_diag_msg: the bytes that are not acknowledged
-_ONE, _TWO = struct.Struct("=I"), struct.Struct("=QQ")
+_ONE, _FOUR, _TWO = struct.Struct("=I"), struct.Struct("=4I"), struct.Struct("=QQ")
 _IPV4_INSIDE = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that contains one of IPv4."""
 
-_PROBE = 4
-"""The timer of a sender that probes whether the receiver has room (inet_csk_diag_fill)."""
+_KEEPALIVE, _PROBE = 2, 4
+"""The timer of a connection that asks a silent peer for a sign of life, and that of a sender that
+probes whether the receiver has room (inet_csk_diag_fill)."""
+
+_ANSWER_MS = 1000
+"""An acknowledgement that comes so long after all data answers a question for a sign of life. Data
+are acknowledged after 200 ms at the latest (TCP_DELACK_MAX of net/tcp.h)."""
+
+_USER_TIMEOUT = 18  # TCP_USER_TIMEOUT of linux/tcp.h; socket has it since Python 3.6, if libc does
 
 
 Table = socket.socket
@@ -63,6 +75,8 @@ class Inet:
         sent: Bytes that its process has written so far; None if the kernel does not report them.
         received: Bytes that have arrived so far, in order.
         has_room: Whether its process can write more, so that it waits for no acknowledgement.
+        asks_in_s: In how many seconds the kernel asks the peer for a sign of life.
+        is_answered: Whether the peer has answered the last such question.
     """
 
     inode: int
@@ -76,6 +90,8 @@ class Inet:
     sent: int | None = None
     received: int = 0
     has_room: bool = False
+    asks_in_s: float = NEVER
+    is_answered: bool = False
 
     def is_in_flight(self, peer: Inet | None) -> bool:
         """Return whether data, or its opening, are on their way, or will be sent again.
@@ -200,6 +216,34 @@ def _ends(message: bytes) -> tuple[bytes, bytes]:
     return message[first:24] + message[4:6], message[second:40] + message[6:8]
 
 
+@contextlib.contextmanager
+def borrowed(pid: int, fd: int) -> Iterator[socket.socket]:
+    """Yield a duplicate of another process's socket (pidfd_getfd(2)), which is closed at once.
+
+    Raises:
+        OSError: There is none, or this process may not have it.
+    """
+    process = os.pidfd_open(pid)
+    try:
+        copy = descriptor_of(process, fd)
+    finally:
+        os.close(process)
+    with socket.socket(fileno=copy) as held:
+        yield held
+
+
+def has_user_timeout(pid: int, fd: int) -> bool:
+    """Return whether data that nobody acknowledges end a connection sooner than by default.
+
+    The default is a quarter of an hour (tcp_retries2 of tcp(7)). No file in /proc has the option.
+    """
+    try:
+        with borrowed(pid, fd) as found:
+            return found.getsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT) > 0
+    except OSError:
+        return False
+
+
 def unix_sockets(table: Table | None = None, space: str = "") -> list[Unix]:
     """Return all unix sockets of a network namespace; without a table, of this process's.
 
@@ -246,7 +290,7 @@ def _inet(message: bytes, space: str) -> Inet:
     attributes = netlink_attributes(message[_INET.size :])
     info, memory = attributes.get(_TCP_INFO, b""), attributes.get(_MEMORY, b"")
     # A world of 64 ranks has 4,000 connections, and most of them are as in the last snapshot.
-    return _parsed(
+    found = _parsed(
         message[:_EXPIRES_AT] + bytes(4) + message[_EXPIRES_AT + 4 : _INET.size],
         space,
         info[_BYTES_AT : _BYTES_AT + _TWO.size],
@@ -254,6 +298,23 @@ def _inet(message: bytes, space: str) -> Inet:
         info[_SENT_BYTES_AT : _SENT_BYTES_AT + _TWO.size],
         memory[_LIMIT_AT : _LIMIT_AT + _ONE.size] + memory[_QUEUED_AT : _QUEUED_AT + _ONE.size],
     )
+    if message[_TIMER_AT] != _KEEPALIVE:
+        return found
+    (milliseconds,) = _ONE.unpack_from(message, _EXPIRES_AT)
+    is_answered = not found.retransmits and _has_answered(info)
+    return replace(found, asks_in_s=milliseconds / 1000, is_answered=is_answered)
+
+
+def _has_answered(info: bytes) -> bool:
+    """Return whether the peer has sent a sign of life for which the kernel had asked.
+
+    Args:
+        info: What the kernel reports of the connection; empty if it reports nothing.
+    """
+    if len(info) < _LAST_AT + _FOUR.size:
+        return False
+    sent, _, received, acknowledged = _FOUR.unpack_from(info, _LAST_AT)
+    return bool(acknowledged + _ANSWER_MS <= min(sent, received))
 
 
 @lru_cache(maxsize=1 << 14)
