@@ -65,6 +65,9 @@ FLIGHT_SCOPE = Scope("flight-recorder")
 """The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
 also counts operations that the slot page does not record."""
 
+STORE_CLIENT = "TCPStore"
+"""The operation in which a process connects to a store, or hosts it."""
+
 STORE_KIND = "in-store"
 """The kind of the scope of waits at a store that is not the default group's. Its name says where
 the store is. A rank that uses the store has entered a group in this scope, without an operation."""

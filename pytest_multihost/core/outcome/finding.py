@@ -36,7 +36,7 @@ from pytest_multihost.core.model.event import (
     ReportMade,
     SerializedReport,
 )
-from pytest_multihost.core.model.operation import STORE_KIND, Operations
+from pytest_multihost.core.model.operation import STORE_CLIENT, STORE_KIND, Operations
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject, phase_name
@@ -190,7 +190,7 @@ def judge(
         replace(each, outcome="collateral")
         if any(_lost_a_peer(each, dead, result) for dead in deaths)
         else replace(each, outcome="failed")
-        if _lost_no_rank(each, ranks, result) or _asked_nobody(each, result)
+        if _lost_no_rank(each, ranks, result) or _asked_nobody(each, ranks, result)
         else each
         for each in ranks
     )
@@ -307,24 +307,29 @@ def _lost_no_rank(finding: RankFinding, ranks: Sequence[RankFinding], result: Wo
     )
 
 
-def _asked_nobody(finding: RankFinding, result: WorldResult) -> bool:
+def _asked_nobody(finding: RankFinding, ranks: Sequence[RankFinding], result: WorldResult) -> bool:
     """Return whether a rank gave up at a store that no other rank used or could still come to.
 
-    All others had returned from the test, or were in operations of their own.
+    All others were in operations of their own; or they had returned from the test, and the rank
+    has reached no host of the store. A rank that has returned may owe a key, but hosts nothing.
     """
     rank, at_s = finding.facts.rank, finding.at_s
     if finding.outcome != "collateral" or at_s is None:
         return False
     left = [
-        each.scope
+        each
         for each in result.operations_of(rank)
         if each.scope.kind == STORE_KIND and each.failed and finding.is_from(each.error)
     ]
     others = [each for each in result.operations if each.rank != rank]
+    returned = {each.facts.rank for each in ranks if _is_gone(each, at_s)}
     return any(
-        not any(scope == store for each in others for _, _, scope in each.entered)
-        and all(_was_busy(each, at_s) for each in others)
-        for store in left[-1:]
+        not any(scope == last.scope for each in others for _, _, scope in each.entered)
+        and all(
+            _was_busy(each, at_s) or (last.name == STORE_CLIENT and each.rank in returned)
+            for each in others
+        )
+        for last in left[-1:]
     )
 
 

@@ -424,6 +424,30 @@ def test_who_gives_up_at_a_store_of_its_own_has_waited_for_no_other_rank(
 
 
 @pytest.mark.parametrize(
+    ("name", "parked_s", "users", "outcome"),
+    [
+        ("TCPStore", 0.8, (), "failed"),
+        ("TCPStore", 1.2, (), "collateral"),
+        ("TCPStore", 0.8, ("in-store port 1",), "collateral"),
+        ("get", 0.8, (), "collateral"),
+    ],
+    ids=["alone", "it may still come", "its host has returned", "its key may be owed"],
+)
+def test_who_reaches_no_host_of_a_store_has_waited_for_no_rank_that_returned(
+    name: str, parked_s: float, users: tuple[str, ...], outcome: str
+) -> None:
+    """A rank that has hosted the store, or may still do so, is waited for."""
+    wait = Operation(name=name, kind="wait", group=(0, 1), sequence=1, since_s=0.5, ended_s=1.0)
+    wait = replace(wait, error=CLOSED, failed=True, scope=Scope.parse("in-store port 1"))
+    entered = {((0, 1), 0, Scope.parse(each)): 0 for each in users}
+    pages = (Operations(0, (wait,)), Operations(1, (), entered))
+    lost = [("report", report("call", "failed", error=raised(f"torch.{CLOSED}"))), ("parked", {})]
+    history = [*fate(0, lost, 1.0), *left(0), *fate(1, FATES["parks"], parked_s)]
+    finding = judged(history, 2, "settled", operations=pages)
+    assert finding.ranks[0].outcome == outcome
+
+
+@pytest.mark.parametrize(
     ("error", "outcome"),
     [
         (raised("RuntimeError: peer is gone"), "collateral"),

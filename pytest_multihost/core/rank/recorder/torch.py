@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.memberships import creation_scope
-from pytest_multihost.core.model.operation import REQUEST_SCOPE, STORE_KIND, Scope
+from pytest_multihost.core.model.operation import REQUEST_SCOPE, STORE_CLIENT, STORE_KIND, Scope
 from pytest_multihost.core.model.rank_names import rank_numbers
 from pytest_multihost.core.rank.recorder import torch_rpc
 from pytest_multihost.core.rank.recorder.calls import (
@@ -255,15 +255,18 @@ class GroupCreationRecorder:
         unknown, and for a store that torch itself uses.
         """
         with contextlib.suppress(Exception):  # an error in recording must not fail the test
-            where = "" if self.calls.are_nested else where_is(store)
-            is_full = where not in self._stores and len(self._stores) == _MAX_STORES
-            if not where or is_full or where == where_is(default_store(self.groups.module)):
-                return None
-            if where not in self._stores:
-                self._stores[where] = Scope(STORE_KIND, where)
-                self.recorder.page.group(self.recorder.all_ranks, 0, self._stores[where])
-            return self._stores[where]
+            return self._scope_at("" if self.calls.are_nested else where_is(store))
         return None
+
+    def _scope_at(self, where: str) -> Scope | None:
+        """Return the scope of waits at the store with a place; see `_scope_of`."""
+        is_full = where not in self._stores and len(self._stores) == _MAX_STORES
+        if not where or is_full or where == where_is(default_store(self.groups.module)):
+            return None
+        if where not in self._stores:
+            self._stores[where] = Scope(STORE_KIND, where)
+            self.recorder.page.group(self.recorder.all_ranks, 0, self._stores[where])
+        return self._stores[where]
 
     def _noticed(self, name: str, original: Function) -> Function:
         def noticed(*args: object, **kwargs: object) -> object:
@@ -430,14 +433,18 @@ class GroupCreationRecorder:
         """Describe how a store's host waits for its clients, and the clients for the host."""
         if self.calls.are_nested:
             return None
-        scope, size = None, None
+        scope, size, at = None, None, None
         if wait_for_workers and self.recorder.are_all(world_size):
             scope = Scope("store")
         elif wait_for_workers and world_size is not None:
             where, size = where_is_port(port) if port else "", world_size
             scope = self._creation(where, size)
+        elif port and not is_master:
+            at = self._scope_at(where_is_port(port))
         detail = "host" if is_master else "client"
-        begin = self.calls.begin("TCPStore", scope, size=size, detail=detail, timeout=timeout)
+        begin = self.calls.begin(
+            STORE_CLIENT, scope, size=size, detail=detail, timeout=timeout, at=at
+        )
         return begin, lambda _: self._scope_of(_store)
 
     def _store_wait(
