@@ -233,7 +233,7 @@ def borrowed(pid: int, fd: int) -> Iterator[socket.socket]:
 
 
 def has_user_timeout(pid: int, fd: int) -> bool:
-    """Return whether data that nobody acknowledges end a connection sooner than by default.
+    """Return whether unacknowledged data end a connection sooner than by default.
 
     The default is a quarter of an hour (tcp_retries2 of tcp(7)). No file in /proc has the option.
     """
@@ -309,7 +309,7 @@ def _has_answered(info: bytes) -> bool:
     """Return whether the peer has sent a sign of life for which the kernel had asked.
 
     Args:
-        info: What the kernel reports of the connection; empty if it reports nothing.
+        info: The struct tcp_info of the connection; empty if the kernel has none.
     """
     if len(info) < _LAST_AT + _FOUR.size:
         return False
