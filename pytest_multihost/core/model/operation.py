@@ -93,6 +93,9 @@ WORLD_GROUP = "world group"
 PROGRAM_PREFIX = "jit_"
 """How the name of an operation begins that is a compiled program of jax with collectives."""
 
+IN_LOOP, IN_BRANCH = "in a loop", "in a branch"
+"""How the detail of a program calls a loop and a branch that values of each process control."""
+
 JAX_SHUTDOWN = "jax.distributed.shutdown"
 """Name of the operation in which the processes of jax leave each other."""
 
@@ -152,8 +155,8 @@ class Operation:
         root: The rank that sends or receives for all, where the collective has one.
         payload: Types of its tensors, each with its number of elements, or 0 if members need not
             agree in that; empty if unknown.
-        detail: Distinguishes operations of one name for the reader: shapes, a key, a tag. Never
-            used as evidence.
+        detail: Distinguishes operations of one name for the reader: shapes, a key, a tag. Evidence
+            only for the harness's own operations and for programs: the collectives of these.
         since_s: When it began, on the monotonic clock.
         ended_s: When it was over; None while it is open.
         waited_s: Since when a thread waits for its end; None for work in the background.
@@ -236,6 +239,11 @@ class Operation:
     def is_program(self) -> bool:
         """Whether it is a compiled program of jax, which may compute as well as wait."""
         return self.kind == "collective" and self.name.startswith(PROGRAM_PREFIX)
+
+    @property
+    def may_run_unlike(self) -> bool:
+        """Whether it is a program that need not run the same number of collectives on each rank."""
+        return self.is_program and (IN_LOOP in self.detail or IN_BRANCH in self.detail)
 
     @property
     def began(self) -> Start:
