@@ -11,6 +11,7 @@ import queue
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +26,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import FOREVER_S
 
 from pytest_multihost import World
+
+OVER = PartitionSpec("x")
 
 
 @jax.jit
@@ -413,3 +416,134 @@ def test_a_callback_of_one_process_fills_its_queue(world) -> None:
         number = count(number)
     jax.effects_barrier()
     train(1)
+
+
+def run_inside(
+    local: Callable[[jax.Array], jax.Array], own: float, kind: type = np.float32
+) -> None:
+    """Run a function on all devices, each with a value of its process, and wait for the result."""
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    array = jax.make_array_from_callback(
+        (mesh.size,), NamedSharding(mesh, OVER), lambda _: np.full(1, own, kind)
+    )
+    step = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=OVER, out_specs=OVER, check_vma=False))
+    jax.block_until_ready(step(array))
+
+
+def solve(turns: jax.Array) -> jax.Array:
+    """Sum up in a loop, which turns as often as a process says."""
+
+    def turn(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        count, total = state
+        return count + 1, jax.lax.psum(total, "x") / 2
+
+    first = (jnp.int32(0), jnp.ones(1))
+    return jax.lax.while_loop(lambda state: state[0] < turns[0], turn, first)[1]
+
+
+@hang(
+    "finished",
+    ranks=3,
+    backend="jax",
+    culprits=[0, 2],
+    waiting=[1],
+    waits_at="block_until_ready",
+    timeout=60,
+)
+def test_a_loop_on_the_devices_turns_once_more(world) -> None:
+    """One program for all; how often its loop turns is a value of each process's own.
+
+    Source: field report class: a collective in a loop that stops by a local value
+    """
+    run_inside(solve, 3 + (world.rank == 1), np.int32)
+
+
+@hang("finished", ranks=3, backend="jax", culprits=[1], waiting=[0, 2], timeout=60)
+def test_a_loop_on_the_devices_turns_once_less(world) -> None:
+    """One process converges a turn earlier, and returns.
+
+    Source: field report class: a collective in a loop that stops by a local value
+    """
+    run_inside(solve, 4 - (world.rank == 1), np.int32)
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[1],
+    also=[{"kind": "deadlock", "culprits": []}],
+    why="a barrier of the service and a loop need not count as operations of one group",
+    timeout=60,
+)
+def test_a_loop_turns_once_more_while_others_are_at_a_barrier(world) -> None:
+    """The others have their result, and wait where one process does not come.
+
+    Source: field report class: a collective in a loop that stops by a local value
+    """
+    run_inside(solve, 3 + (world.rank == 1), np.int32)
+    service().wait_at_barrier("solved", 600_000)
+
+
+@hang(
+    "finished",
+    ranks=3,
+    backend="jax",
+    culprits=[0, 2],
+    waiting=[1],
+    waits_at="block_until_ready",
+    timeout=60,
+)
+def test_one_process_takes_the_branch_with_a_sum(world) -> None:
+    """Its own gradients are not finite, so its program sums up once more.
+
+    Source: field report class: a collective in a branch that depends on a local value
+    """
+
+    def step(x: jax.Array) -> jax.Array:
+        total = jax.lax.psum(x, "x")
+        is_bad = ~jnp.isfinite(x[0])
+        return jax.lax.cond(is_bad, lambda: jax.lax.psum(x, "x"), lambda: total)
+
+    run_inside(step, np.nan if world.rank == 1 else 1.0)
+
+
+@hang(
+    "finished",
+    ranks=3,
+    backend="jax",
+    culprits=[0, 2],
+    waiting=[1],
+    also=[{"kind": "mismatch", "culprits": [1]}],
+    why="the programs differ, and the others' is over",
+    timeout=60,
+)
+def test_one_process_scans_a_microbatch_more(world) -> None:
+    """The number of microbatches is compiled into the step.
+
+    Source: field report class: gradient accumulation by a local setting
+    """
+    count = 3 + (world.rank == 1)
+
+    def accumulate(x: jax.Array) -> jax.Array:
+        def add(total: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return jax.lax.psum(total, "x") / 3, None
+
+        return jax.lax.scan(add, x, None, length=count, unroll=1)[0]
+
+    run_inside(accumulate, 1.0)
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[2], waiting=[0, 1], timeout=60)
+def test_one_process_passes_on_in_the_other_direction(world) -> None:
+    """Its program sends to the one before it, the others send to the next one.
+
+    Source: field report class: a ring of which one process has another order
+    """
+    step = 2 if world.rank == 2 else 1
+    ways = [(each, (each + step) % 3) for each in range(3)]
+
+    def shift(x: jax.Array) -> jax.Array:
+        return jax.lax.ppermute(x, "x", ways)
+
+    run_inside(shift, 1.0)

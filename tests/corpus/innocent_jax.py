@@ -433,3 +433,34 @@ def test_callbacks_of_one_process_wait_for_its_writer(world) -> None:
         jax.effects_barrier()
         writer.join()
     steps(1)
+
+
+@innocent(ranks=3, backend="jax")
+def test_one_process_computes_on_after_the_last_sum(world) -> None:
+    """Its program has a longer loop, without a collective, and the others have returned.
+
+    Source: field report class: a solver that refines the part of one process
+    """
+
+    def solve(turns: jax.Array) -> jax.Array:
+        def add(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return state[0] + 1, jax.lax.psum(state[1], "x") / 3
+
+        def refine(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return state[0] + 1, jnp.sin(state[1])
+
+        start = (jnp.int32(0), jnp.ones(1))
+        total = jax.lax.while_loop(lambda state: state[0] < turns[0] % 7, add, start)[1]
+        refined = jax.lax.while_loop(lambda state: state[0] < turns[0], refine, (start[0], total))
+        return refined[1]
+
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    over = PartitionSpec("x")
+    turns = 3 + 7 * (1 + 10_000_000 * (world.rank == 1))
+    array = jax.make_array_from_callback(
+        (mesh.size,), NamedSharding(mesh, over), lambda _: np.full(1, turns, np.int32)
+    )
+    solver = jax.jit(
+        jax.shard_map(solve, mesh=mesh, in_specs=over, out_specs=over, check_vma=False)
+    )
+    jax.block_until_ready(solver(array))
