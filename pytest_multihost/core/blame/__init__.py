@@ -3,7 +3,8 @@
 `judge_world` runs the steps in order:
 
 * `rank_states`: the state of each rank. `masked_symptoms`: errors that hide a runtime's timeout.
-* `wait_graph`: which rank waits for which.
+* `wait_graph`: which rank waits for which. `left_programs`: ranks inside of a program of jax that
+  others have left.
 * `causes`: the sinks of that graph, each a `cause` of one of the `kinds`.
 * `refinements`: functions that make a cause more precise, in order. `planned_freeze`: faults that
 freeze.

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pytest_multihost.core.blame.cause import UNKNOWN, Cause
 from pytest_multihost.core.blame.kinds import kind_of, precedence
+from pytest_multihost.core.blame.left_programs import with_left
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions, is_call_of
 from pytest_multihost.core.blame.wait_graph import (
@@ -47,7 +48,7 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     """
     by_rank = {each.rank: each for each in states}
     asking = _asking(by_rank)
-    waits = _with_needed(find_waits(by_rank), asking, by_rank)
+    waits = _with_needed(with_left(find_waits(by_rank), by_rank), asking, by_rank)
     causes = _causes_of(waits, by_rank)
     if any(cause.kind == "mismatch" for cause in causes):
         causes = _with_absent_ranks(causes, by_rank)

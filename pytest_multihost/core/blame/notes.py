@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.headline import headline
 from pytest_multihost.core.blame.kinds import kind_of
+from pytest_multihost.core.blame.left_programs import left_notes
 from pytest_multihost.core.blame.program_threads import threads_notes
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.event import ProgramRestarted
@@ -48,6 +49,7 @@ def notes(
     for dump in result.dumps:
         yield from (f"{names.rank(dump.rank)}: task {each}" for each in dump.failed_tasks)
         yield from (f"{names.rank(dump.rank)}: {each.text}" for each in dump.failed_threads)
+    yield from left_notes(causes[0], names)
     yield from _many_programs(causes[0], states, names)
     yield from threads_notes(causes[0], states, finding, names)
     yield from _restarts(result)

@@ -59,8 +59,8 @@ def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
     """Return the cause as `transport` if a cut blocks the operations that ranks wait in.
 
     A rank that is late may explain the waits as well. The cut is the cause only if the awaited data
-    may have been lost, such as a store key that was set beyond the cut, or if the late ranks are
-    connecting and cannot arrive.
+    may have been lost, such as a store key that was set beyond the cut or the last data of a rank
+    that has left the operation, or if the late ranks are connecting and cannot arrive.
     """
     kind = kind_of(cause.kind)
     late = [states[rank] for rank in cause.culprits]
@@ -68,7 +68,8 @@ def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
         across = [wait for wait in cause.concerned_waits if _spans(wait, effect.cuts, result.spec)]
         is_answer = all(each.operation and each.operation.kind == "wait" for each in across)
         is_under_way = kind.shown_by == "waits" and (is_answer or all(map(_connects, late)))
-        if across and (kind.is_explained_by_cut or is_under_way):
+        may_be_lost = kind.is_explained_by_cut or any(each.has_left for each in across)
+        if across and (may_be_lost or is_under_way):
             is_sure = cause.kind == "transport" and not cause.culprits
             connecting = {each.rank for each in late if _connects(each)}
             waiting = {*cause.waiting, *(wait.rank for wait in across), *connecting}

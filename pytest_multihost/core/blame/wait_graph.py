@@ -51,6 +51,8 @@ class Wait:
         is_sure: Whether `missing` is certain, or only likely.
         is_mismatch: Whether the missing ranks are in operations at the same place in the group's
             sequence that can never match this one.
+        has_left: Whether the missing ranks have come to the end of this operation; see
+            `left_programs`.
     """
 
     rank: int
@@ -58,6 +60,7 @@ class Wait:
     missing: frozenset[int]
     is_sure: bool = True
     is_mismatch: bool = False
+    has_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def _called(line: str) -> Iterator[tuple[str, _Part]]:
 
 
 def _parts_of(calls: Mapping[str, Sequence[tuple[str, _Part]]]) -> Mapping[str, _Part]:
-    """Return how a run of the program runs each computation, from what each of them calls."""
+    """Return how a run of the program runs each computation, from the calls of each of them."""
     found, ahead = {"": _Part()}, [""]
     while ahead:
         caller = ahead.pop()
