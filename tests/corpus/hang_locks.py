@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -263,3 +265,78 @@ def test_file_of_a_rank_that_does_not_exist(world, shared_tmp_path) -> None:
         while not os.path.exists(f"{shared_tmp_path}/shard-{world.size}"):  # noqa: PTH110
             time.sleep(0.05)
     meet()
+
+
+def leave_a_lock_to_a_tool(place: Path) -> subprocess.Popen[bytes]:
+    """Close the file of a lock that a sleeping child has inherited, and return the child."""
+    with place.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.set_inheritable(file.fileno(), True)
+        return subprocess.Popen(["sleep", "100"], close_fds=False)
+
+
+@hang(
+    "straggler",
+    ranks=3,
+    backend="none",
+    culprits=[1],
+    waiting=[0, 2],
+    also=[{"kind": "straggler", "culprits": [0]}],
+    why="the lock is held by a sleeping child that rank 0 has left behind",
+    by=("proof", "deadline"),
+)
+def test_a_tool_has_inherited_a_file_lock(world, shared_tmp_path) -> None:
+    """Rank 0 has closed the file, but its child has the same lock; rank 1 wants it.
+
+    Source: https://man7.org/linux/man-pages/man2/flock.2.html (duplicates of a descriptor)
+    """
+    if world.is_primary:
+        leave_a_lock_to_a_tool(shared_tmp_path / "lock")
+    world.barrier("started")
+    if world.rank == 1:
+        with (shared_tmp_path / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+    world.barrier("built")
+
+
+@hang(
+    "livelock",
+    ranks=3,
+    backend="none",
+    culprits=[1],
+    waiting=[0, 2],
+    also=[{"kind": "straggler", "culprits": [0]}, {"kind": "straggler", "culprits": [1]}],
+    why="the lock is held by a sleeping child that rank 0 has left behind",
+    by=("deadline",),
+)
+def test_a_tool_has_inherited_a_lock_that_is_polled(world, shared_tmp_path) -> None:
+    """The same, where rank 1 tries again and again.
+
+    Source: https://man7.org/linux/man-pages/man2/flock.2.html (duplicates of a descriptor)
+    """
+    if world.is_primary:
+        leave_a_lock_to_a_tool(shared_tmp_path / "lock")
+    world.barrier("started")
+    while world.rank == 1:
+        with (shared_tmp_path / "lock").open("w") as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(0.1)
+    world.barrier("built")
+
+
+@hang("straggler", ranks=3, backend="none", culprits=[0], waiting=[1, 2], where="wait()")
+def test_a_tool_has_a_file_lock_and_is_waited_for(world, shared_tmp_path) -> None:
+    """Rank 0 waits for its child, which has the lock that rank 1 wants.
+
+    Source: https://man7.org/linux/man-pages/man2/flock.2.html (duplicates of a descriptor)
+    """
+    if world.is_primary:
+        tool = leave_a_lock_to_a_tool(shared_tmp_path / "lock")
+    world.barrier("started")
+    if world.is_primary:
+        tool.wait()
+    if world.rank == 1:
+        with (shared_tmp_path / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+    world.barrier("built")

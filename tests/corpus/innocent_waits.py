@@ -197,6 +197,25 @@ def test_file_lock_of_an_outsider(world, shared_tmp_path) -> None:
     world.barrier()
 
 
+@innocent(ranks=3, backend="none")
+def test_a_tool_has_inherited_a_file_lock_for_a_while(world, shared_tmp_path) -> None:
+    """Rank 0 has closed the file, and its child ends after 4 s; rank 1 wants the lock.
+
+    Source: https://man7.org/linux/man-pages/man2/flock.2.html (duplicates of a descriptor)
+    """
+    place = shared_tmp_path / "lock"
+    if world.is_primary:
+        with place.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.set_inheritable(file.fileno(), True)
+            subprocess.Popen(["sleep", str(LONG_S)], close_fds=False)
+    world.barrier("started")
+    if world.rank == 1:
+        with place.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+    world.barrier("built")
+
+
 @innocent(ranks=8, backend="none")
 def test_polls_for_a_file_that_comes(world, shared_tmp_path) -> None:
     """Seven of eight ranks poll for a file that the primary writes after 4 s.
