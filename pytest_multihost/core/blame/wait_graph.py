@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
@@ -168,11 +169,31 @@ def _waits_of(state: RankState, world: _WaitFacts) -> Iterator[Wait]:
         first = min(lost, key=lambda each: each.since_s or 0.0, default=state)
         yield Wait(state.rank, None, frozenset({first.rank} - {state.rank}), is_sure=False)
     if state.seen.lock_holders:
-        holders = frozenset(state.seen.lock_holders) - {state.rank}
-        yield Wait(state.rank, None, holders, is_sure=not state.seen.tries_lock)
+        yield from _waits_for_lock(state, states)
     if state.condition in ("alive", "stopped"):
         for operation in state.pending:
             yield _wait(state.rank, operation, world)
+
+
+def _waits_for_lock(state: RankState, states: States) -> Iterator[Wait]:
+    """Yield the waits of a rank for the holders of a file lock.
+
+    A lock that only a child of a rank holds is free when the child ends, whatever its rank waits
+    for. The wait is one for the rank if the child is in the operation that the rank waits in, and
+    perhaps if the rank is in no wait.
+    """
+    seen = state.seen
+    of_children = {rank for rank, child in seen.lock_children if not _works(child, states[rank])}
+    sure = frozenset(seen.lock_holders) - of_children - {state.rank}
+    yield Wait(state.rank, None, sure, is_sure=not seen.tries_lock)
+    idle = {e for e in of_children if not (states[e].pending or states[e].seen.lock_holders)}
+    if idle - {state.rank}:
+        yield Wait(state.rank, None, frozenset(idle - {state.rank}), is_sure=False)
+
+
+def _works(child: Child, state: RankState) -> bool:
+    """Return whether the child of a rank waits in an operation of its rank."""
+    return any(each.child is not None and each.child.pid == child.pid for each in state.pending)
 
 
 def possible_waits(states: States) -> tuple[Wait, ...]:

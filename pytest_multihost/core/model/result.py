@@ -117,7 +117,9 @@ class RankSnapshot:
         label: The activity of its main thread; None if nothing could be read.
         activity: The same in detail; None if nothing could be read.
         entered: For each of its groups, the sequence of the last collective it entered.
-        lock_holders: Ranks that hold a file lock it waits for.
+        lock_holders: Ranks of which a process holds a file lock it waits for.
+        lock_children: Of these ranks, the ones of which only a child holds it, for which the rank
+            does not wait, with the child.
         tries_lock: Whether it polls for that lock.
         has_run: Whether its main thread has run since the previous snapshot, even briefly.
         recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
@@ -145,6 +147,7 @@ class RankSnapshot:
     operations: tuple[Operation, ...] = ()
     entered: tuple[tuple[GroupKey, int], ...] = ()
     lock_holders: tuple[int, ...] = ()
+    lock_children: tuple[tuple[int, Child], ...] = ()
     tries_lock: bool = False
     has_run: bool = False
     recent_runs: tuple[bool, ...] = ()

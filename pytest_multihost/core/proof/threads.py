@@ -76,14 +76,3 @@ def main_labels(
         last = earlier[rank].main if rank in earlier else None
         found[rank] = label(last, process.main, at_s=now.at_s, elapsed_s=elapsed_s)
     return found
-
-
-def lock_holders(now: KernelSnapshot) -> dict[int, tuple[int, ...]]:
-    """Return, for each rank, which ranks hold a file lock that one of its threads waits for."""
-    owners = {process.pid: process.rank for process in now.processes}
-    found: dict[int, set[int]] = {rank: set() for rank in now.ranks}
-    for process in now.processes:
-        held = {owners.get(pid) for each in process.threads for pid in each.holders or ()}
-        if process.rank is not None:
-            found[process.rank] |= {rank for rank in held if rank is not None}
-    return {rank: tuple(sorted(ranks)) for rank, ranks in found.items()}

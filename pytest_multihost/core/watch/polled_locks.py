@@ -14,6 +14,7 @@ from pytest_multihost.core.model.operation import Operation, Operations, Scope
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
+from pytest_multihost.core.proof import holders_among, with_lock_holders
 
 _LOCKS = frozenset({"flock", "lockf"})
 _BETWEEN_TRIES = frozenset({"SLEEPING", "BLOCKED"})
@@ -57,7 +58,7 @@ def with_polled_locks(
         holders: Returns the processes that hold a lock now.
     """
     tries = {each.rank: polled_lock(each, snapshot.at_s) for each in operations}
-    owners = {each.pid: each.rank for each in kernel.processes if not each.is_dead}
+    known = {each.pid for each in kernel.processes if not each.is_dead}
     ranks = list(snapshot.ranks)
     strangers: dict[str, list[int]] = {}
     for i, seen in enumerate(ranks):
@@ -65,11 +66,10 @@ def with_polled_locks(
         if lock is None or seen.rank not in local or seen.label not in _BETWEEN_TRIES:
             continue
         pids = holders(lock.scope)
-        found = {owners[pid] for pid in pids if pid in owners} - {None, seen.rank}
-        held = tuple(sorted(each for each in found if each is not None))
-        if held and not seen.lock_holders:
-            ranks[i] = replace(seen, lock_holders=held, tries_lock=True)
-        for pid in set(pids) - owners.keys():
+        found = holders_among(pids, kernel).without(seen.rank)
+        if found.ranks and not seen.lock_holders:
+            ranks[i] = replace(with_lock_holders(seen, found, names), tries_lock=True)
+        for pid in set(pids) - known:
             of_whom = f"process {pid}, which is not part of this world"
             held_by = f"the lock of {lock.detail}, held by {of_whom}"
             strangers.setdefault(held_by, []).append(seen.rank)

@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import RankSnapshot
+from pytest_multihost.core.proof.lock_holders import holders_among
 from pytest_multihost.core.proof.runtime_threads import is_python, is_runtime_thread
 from pytest_multihost.core.proof.system_calls import (
     CHILDREN,
@@ -73,6 +75,7 @@ class SharedWait:
         ranks: The ranks that can be seen to have it as well.
         is_sure: Whether only the one rank in `ranks` can end the wait.
         is_lock: Whether `ranks` hold the lock of a file for which the rank tries again and again.
+        children: Of `ranks`, those of which only a child holds that lock, with the child.
         note: Why the rank is not certainly to blame, after its name.
     """
 
@@ -81,6 +84,7 @@ class SharedWait:
     ranks: frozenset[int] = frozenset()
     is_sure: bool = False
     is_lock: bool = False
+    children: tuple[tuple[int, Child], ...] = ()
     note: str = ""
 
 
@@ -92,7 +96,13 @@ def with_shared_wait(
         return seen
     if found.is_lock:
         held = tuple(sorted({*seen.lock_holders, *found.ranks}))
-        return replace(seen, lock_holders=held, tries_lock=True, owed=found.note)
+        return replace(
+            seen,
+            lock_holders=held,
+            lock_children=(*seen.lock_children, *found.children),
+            tries_lock=True,
+            owed=found.note,
+        )
     if not found.ranks:
         return replace(seen, owed=found.note)
     operation = Operation(
@@ -222,11 +232,15 @@ class _SharedWaits:
         """Return the wait of a rank in which SQLite tries again to lock a file."""
         for each in process.descriptors.values():
             if each.kind == "file" and each.target.startswith("/"):
-                ranks = self._ranks(self.peek.lockers(each.target), process)
+                lockers = holders_among(self.peek.lockers(each.target), self.kernel)
+                others = lockers.without(process.rank)
+                ranks = frozenset(others.ranks)
                 if ranks:
                     note = f"tries again and again to lock the database {each.target}"
                     note = f"{note}, of which {self.names.of(ranks)} holds a lock"
-                    return SharedWait("", each.target, ranks, is_lock=True, note=note)
+                    return SharedWait(
+                        "", each.target, ranks, is_lock=True, children=others.children, note=note
+                    )
         return None
 
     def _descriptors(self, process: Process, thread: Thread) -> SharedWait | None:

@@ -31,16 +31,19 @@ from pytest_multihost.core.model.setting_values import Early
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import (
     SLACK_S,
+    FileLockHolders,
     ProofSearch,
     Snapshot,
     has_left_wait,
+    lock_holders,
     pollers,
     running_on,
     turns_of,
+    with_lock_holders,
     without_left,
 )
 from pytest_multihost.core.proof.runtime_threads import is_ended_by_signal
-from pytest_multihost.core.proof.threads import is_sleep, lock_holders
+from pytest_multihost.core.proof.threads import is_sleep
 from pytest_multihost.core.watch.comparison import rank_snapshots, unmoved_ranks
 from pytest_multihost.core.watch.kernel import holders_of_lock
 from pytest_multihost.core.watch.observer import WorldObserver, with_gates
@@ -481,14 +484,13 @@ class Watchdog:
 
     def _add_deep(self, kernel: KernelSnapshot) -> None:
         """Add the details of a deep snapshot to the last one kept."""
-        holders = lock_holders(kernel)
+        holders, names = lock_holders(kernel), self.observer.rank_names
         mains = {rank: each.main for rank, each in kernel.ranks.items()}
         fragile = {rank for rank, main in mains.items() if main and is_ended_by_signal(main)}
         last = self._snapshots[-1]
         ranks = tuple(
             replace(
-                each,
-                lock_holders=holders.get(each.rank, ()),
+                with_lock_holders(each, holders.get(each.rank, FileLockHolders()), names),
                 is_fragile=each.rank in fragile,
             )
             for each in last.ranks

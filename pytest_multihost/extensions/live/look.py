@@ -17,9 +17,15 @@ from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import PLAIN
 from pytest_multihost.core.model.result import Activity, RankSnapshot
 from pytest_multihost.core.model.stack import Dump, ThreadStack
-from pytest_multihost.core.proof import ProofState, Snapshot
+from pytest_multihost.core.proof import (
+    FileLockHolders,
+    ProofState,
+    Snapshot,
+    lock_holders,
+    main_labels,
+    with_lock_holders,
+)
 from pytest_multihost.core.proof.blockers import rank_blockers
-from pytest_multihost.core.proof.threads import lock_holders, main_labels
 from pytest_multihost.core.watch.kernel import SharedObjects
 from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_wait
 from pytest_multihost.extensions.live.gloo_groups import with_gloo_members
@@ -301,14 +307,14 @@ def _ranks(job: Job, before: KernelSnapshot, stacks: Stacks) -> Iterator[RankSna
     for rank in range(job.size):
         label, activity = labels.get(rank, (None, None if rank in job.pids else _NOT_HERE))
         is_asleep = label not in {"RUNNING", "EXITED", None}
-        yield RankSnapshot(
+        seen = RankSnapshot(
             rank=rank,
             label=label,
             activity=activity,
-            lock_holders=locks.get(rank, ()),
             holds_gil=rank in stacks.gil_holders and is_asleep,
             native=stacks.native.get(rank, ()),
         )
+        yield with_lock_holders(seen, locks.get(rank, FileLockHolders()), PLAIN)
 
 
 def _with_wait(seen: RankSnapshot, found: Operation | None) -> RankSnapshot:

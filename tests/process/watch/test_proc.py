@@ -26,6 +26,7 @@ from runtimes import require
 from pytest_multihost.core.proof import (
     SHORT_S,
     AskTurns,
+    FileLockHolders,
     ProofSearch,
     ProofState,
     Snapshot,
@@ -859,7 +860,10 @@ def test_a_glance_says_what_rank_0_does(
 
 def test_it_is_seen_who_holds_a_file_lock(outcomes: Mapping[str, Outcome]) -> None:
     """Rank 1 holds it, rank 0 waits for it."""
-    assert lock_holders(outcomes["file_lock_held_by_a_rank"].look) == {0: (1,), 1: ()}
+    assert lock_holders(outcomes["file_lock_held_by_a_rank"].look) == {
+        0: FileLockHolders((1,)),
+        1: FileLockHolders(),
+    }
 
 
 TORCH = """

@@ -15,7 +15,14 @@ from pytest_multihost.core.blame.cause import Cause
 from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import graph_of, with_clashes
-from pytest_multihost.testing import CALLEE_SCOPE, JAX_SHUTDOWN, KEY_WAITS, Operation, Scope
+from pytest_multihost.testing import (
+    CALLEE_SCOPE,
+    JAX_SHUTDOWN,
+    KEY_WAITS,
+    Child,
+    Operation,
+    Scope,
+)
 
 ALL = (0, 1, 2, 3)
 
@@ -57,6 +64,7 @@ BROKEN_PAIR = replace(done(PAIR), failed=True, error="DistStoreError: Too many o
 BARRIER_OF_ALL = collective(1, name="barrier", group=(0, 1, 2))
 OTHER_PAIR = collective(1, group=(1, 2))
 BARRIER = collective(1, name="barrier")
+TOOL = Child(9, program="sleep")
 FROM_0 = collective(1, name="broadcast", root=0)
 FROM_1 = collective(1, name="broadcast", root=1)
 ASYNC = replace(FIRST, waited_s=None)
@@ -652,6 +660,74 @@ CASES = {
     ),
     "who sleeps with a lock is late": Case(
         [stands(0, label="SLEEPING"), stands(1, lock_holders=(0,))], "straggler", (0,), (1,)
+    ),
+    "a lock that only a child of a rank that waits itself has": Case(
+        [stands(0, FIRST), stands(1, lock_holders=(0,), lock_children=((0, TOOL),))],
+        "straggler",
+        (1,),
+        (0,),
+    ),
+    "a lock that only a child has, whose rank waits for the lock of the other": Case(
+        [
+            stands(0, label="BLOCKED", lock_holders=(1,)),
+            stands(1, label="BLOCKED", lock_holders=(0,), lock_children=((0, TOOL),)),
+        ],
+        "straggler",
+        (1,),
+        (0,),
+    ),
+    "a lock that only a child has, which is in the operation of its rank": Case(
+        [
+            stands(0, replace(FIRST, child=Child(9, "worker"))),
+            stands(1, lock_holders=(0,), lock_children=((0, TOOL),)),
+        ],
+        "deadlock",
+        (),
+        (0, 1),
+        (0, 1),
+    ),
+    "a lock that only a child has, while another child is in the operation of its rank": Case(
+        [
+            stands(0, replace(FIRST, child=Child(8, "worker"))),
+            stands(1, lock_holders=(0,), lock_children=((0, TOOL),)),
+        ],
+        "straggler",
+        (1,),
+        (0,),
+    ),
+    "a lock that only a child has, whose rank is late": Case(
+        [
+            stands(0, label="SLEEPING"),
+            stands(1, lock_holders=(0,), lock_children=((0, TOOL),)),
+            stands(2, FIRST),
+        ],
+        "straggler",
+        (0,),
+        (1, 2),
+    ),
+    "a lock that only a child has, whose rank nobody else waits for": Case(
+        [stands(0, label="SLEEPING"), stands(1, lock_holders=(0,), lock_children=((0, TOOL),))],
+        "straggler",
+        (0,),
+        (1,),
+        confidence="likely",
+    ),
+    "a lock that a rank has that waits for the others, and a child of one of these": Case(
+        [
+            stands(0, FIRST),
+            stands(1, FIRST),
+            stands(2, lock_holders=(0, 1), lock_children=((1, TOOL),)),
+        ],
+        "deadlock",
+        (),
+        (0, 1, 2),
+        (0, 2),
+    ),
+    "a lock of its own that its child has": Case(
+        [stands(0, FIRST), stands(1, lock_holders=(1,), lock_children=((1, TOOL),))],
+        "straggler",
+        (1,),
+        (0,),
     ),
     "a lock that another rank tries to get again and again": Case(
         [stands(0, FIRST), stands(1, lock_holders=(0,), tries_lock=True, is_restless=True)],

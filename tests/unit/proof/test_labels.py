@@ -8,7 +8,7 @@ import builders
 import pytest
 
 from pytest_multihost.core.proof.system_calls import CALLS, SystemCall
-from pytest_multihost.core.proof.threads import label, lock_holders, main_labels
+from pytest_multihost.core.proof.threads import label, main_labels
 from pytest_multihost.testing import Activity, KernelSnapshot, Process, Thread
 
 thread = partial(builders.thread, tid=7, args=(0,) * 6)
@@ -71,15 +71,6 @@ def test_main_threads_are_labelled_by_rank() -> None:
     ranks = [Process(pid=rank, rank=rank, threads=(thread(),)) for rank in (0, 1)]
     found = main_labels(None, KernelSnapshot(at_s=0, processes=(*ranks, child)))
     assert found == dict.fromkeys((0, 1), ("BLOCKED", Activity("futex")))
-
-
-def test_holders_of_file_locks_are_named_by_rank() -> None:
-    """A child's lock is its rank's; a stranger's is nobody's of the world."""
-    waiting = Process(pid=1, rank=0, threads=(thread("flock", holders=(9, 77)),))
-    child = Process(pid=9, rank=1, is_rank=False, threads=(thread(),))
-    other = Process(pid=2, rank=1, threads=(thread(),))
-    look = KernelSnapshot(at_s=0, processes=(waiting, other, child))
-    assert lock_holders(look) == {0: (1,), 1: ()}
 
 
 @pytest.mark.parametrize(

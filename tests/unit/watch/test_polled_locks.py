@@ -16,6 +16,7 @@ from pytest_multihost.core.watch.kernel import holders_of_lock
 from pytest_multihost.core.watch.polled_locks import polled_lock, with_polled_locks
 from pytest_multihost.testing import (
     PLAIN,
+    Child,
     KernelSnapshot,
     Label,
     Operation,
@@ -74,15 +75,19 @@ def test_a_rank_that_goes_on_does_not_poll(
 
 
 def judged(label: Label = "SLEEPING", *, holder: int = 101) -> WorldSnapshot:
-    """Return the last snapshot of a world whose rank 0 polls for a lock."""
+    """Return the last snapshot of a world whose rank 0 polls for a lock.
+
+    Rank 1 is process 101, and has the child 201.
+    """
     ranks = (RankSnapshot(rank=0, label=label), RankSnapshot(rank=1, label="BLOCKED"))
     processes = tuple(
         Process(pid=100 + rank, rank=rank, threads=(Thread(tid=100 + rank, name="", state="S"),))
         for rank in (0, 1)
     )
+    tool = Process(pid=201, rank=1, is_rank=False, name="tool", threads=(builders.thread(),))
     return with_polled_locks(
         WorldSnapshot(at_s=12.5, reason="end", ranks=ranks),
-        KernelSnapshot(at_s=12.5, processes=processes),
+        KernelSnapshot(at_s=12.5, processes=(*processes, tool)),
         [Operations(0, (tries(40),)), Operations(1)],
         local={0, 1},
         holders={LOCK: (holder,)}.__getitem__,
@@ -95,6 +100,14 @@ def test_a_rank_that_polls_waits_for_the_holder() -> None:
     first, second = judged().ranks
     assert (first.lock_holders, first.tries_lock) == ((1,), True)
     assert (second.lock_holders, second.tries_lock) == ((), False)
+
+
+def test_a_rank_that_polls_for_the_lock_of_a_child_does_not_wait_for_its_rank() -> None:
+    """The lock is free when the child ends."""
+    found = judged(holder=201).ranks[0]
+    assert (found.lock_holders, found.tries_lock) == ((1,), True)
+    assert found.lock_children == ((1, Child(201, program="tool")),)
+    assert "a child of rank 1 holds: tool 201" in found.owed
 
 
 def test_a_rank_that_works_between_two_tries_waits_for_nobody() -> None:

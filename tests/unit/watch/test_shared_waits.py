@@ -11,6 +11,7 @@ from pytest_multihost.core.watch.kernel.shared_objects import SharedMemory, lock
 from pytest_multihost.core.watch.shared_waits import SharedWait, shared_waits, with_shared_wait
 from pytest_multihost.testing import (
     PLAIN,
+    Child,
     Descriptor,
     KernelSnapshot,
     Process,
@@ -183,6 +184,18 @@ def test_sqlite_waits_for_the_holder_of_a_lock_of_its_database() -> None:
     assert wait is not None
     assert (wait.ranks, wait.is_lock) == ({1}, True)
     assert found(peek, rank(0, "clock_nanosleep", database, caller="/bin/python3"), rank(1)) is None
+
+
+def test_a_child_that_has_locked_a_database_is_told() -> None:
+    """Its rank does not hold the lock."""
+    database = end(3, "file", "/data/db")
+    waits = rank(0, "clock_nanosleep", database, caller="/lib/libsqlite3.so.0")
+    tool = Process(pid=201, rank=1, is_rank=False, name="tool", threads=(builders.thread(),))
+    wait = found(Peek(locked=frozenset({201})), waits, rank(1), tool)
+    assert wait is not None
+    assert (wait.ranks, wait.children) == ({1}, ((1, Child(201, program="tool")),))
+    seen = with_shared_wait(RankSnapshot(rank=0), wait, waits, 1.0)
+    assert (seen.lock_holders, seen.lock_children) == ((1,), wait.children)
 
 
 def test_signals_and_named_pipes_may_come_from_any_rank() -> None:

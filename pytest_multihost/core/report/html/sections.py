@@ -338,6 +338,7 @@ def _label(snapshot: WorldSnapshot, rank: int, names: Names) -> str:
     moved = " moved" if seen.has_run else ""
     gil = " holds the GIL" if seen.holds_gil else ""
     locks = f" lock of {names.of(seen.lock_holders)}" if seen.lock_holders else ""
+    locks += "".join(f" / {child.title}" for _, child in seen.lock_children)
     return f"{seen.label.lower()}{moved}{gil}{locks}"
 
 
