@@ -418,6 +418,25 @@ def test_two_stacks_of_each_rank_show_whether_it_goes_on(
     assert ("went on between its stacks" in page_of(found, "stacks")) == (truth[0] == "passed")
 
 
+@pytest.mark.parametrize(
+    ("frames", "line"),
+    [
+        (("Condition.wait (threading.py:327)", "Queue.get (queue.py:171)"), "load.py:7"),
+        (("Future.result (concurrent/futures/_base.py:451)",), "load.py:7"),
+        (("EpollSelector.select (selectors.py:468)",), "load.py:7"),
+        (("get (queue.py:3)",), "queue.py:3"),  # a file of the user's
+    ],
+)
+def test_the_line_of_a_stack_without_folders_is_the_users(
+    frames: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    """py-spy leaves out the folders of the standard library and of files of the user's."""
+    waits = spied(*frames, "load (load.py:7)", "<module> (train.py:12)")
+    page = page_of(judged(*ranks(tmp_path, REDUCE, waits, REDUCE)), "stacks")
+    (culprit,) = (each for each in page.splitlines() if "► rank 1" in each)
+    assert line in culprit
+
+
 def test_a_process_that_a_signal_has_stopped_is_told(tmp_path: Path) -> None:
     """py-spy cannot read it, and says why in words of its own."""
     stopped = f"{UNREAD}\nCaused by:\n    0: Failed to suspend process\n    1: unexpected waitpid"

@@ -4,7 +4,7 @@
 messages with TORCH_DISTRIBUTED_DEBUG=DETAIL. `barriers`: gloo's monitored barrier and the barriers
 of jax's coordination service. `nccl_ras`: reports of NCCL RAS. `tracebacks`: Python's. `endings`:
 how processes have ended, by torchrun, Slurm and the kernel. `stacks`: py-spy, faulthandler, gdb and
-pystack.
+pystack. `short_paths`: files whose folder py-spy leaves out.
 """
 
 from __future__ import annotations

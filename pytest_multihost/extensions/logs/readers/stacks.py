@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.extensions.logs.lines import Line
 from pytest_multihost.extensions.logs.readers.reader import Parse, Reader
+from pytest_multihost.extensions.logs.readers.short_paths import full_path
 from pytest_multihost.extensions.logs.said import ReadStack, Remark, Said
 
 _PROCESS = re.compile(r"^Process (\d{1,9}): (.{0,2000})")
@@ -46,7 +47,6 @@ _BARE_FRAME = re.compile(r"^\s{0,10}([\w<>.~:]{1,200}) \((\S.{0,500}?\.py):(\d{1
 _LEAST_BARE = 3
 _DIGITS = 9
 _MOST_RANKS = 255
-_PACKAGES = ("torch/", "jax/", "jaxlib/", "numpy/", "threading.py", "multiprocessing/")
 _BEHIND = 150
 _MOST_FRAMES = 400
 _MOST_OPEN = 5000
@@ -102,16 +102,11 @@ def _header(line: Line, process: _ShownProcess) -> _Stack | None:
     return None
 
 
-def _full(file: str) -> str:
-    """Return the path of a file; py-spy leaves out where a package is installed."""
-    return f"/site-packages/{file}" if file.startswith(_PACKAGES) else file
-
-
 def _frame(tool: str, text: str) -> Frame | None:
     if tool == "py-spy" and (found := _PYSPY_FRAME.match(text)):
-        return Frame(_full(found[2]), int(found[3]), found[1].strip())
+        return full_path(Frame(found[2], int(found[3]), found[1].strip()))
     if tool == BARE and (found := _BARE_FRAME.match(text)):
-        return Frame(_full(found[2]), int(found[3]), found[1])
+        return full_path(Frame(found[2], int(found[3]), found[1]))
     if tool == _FAULTHANDLER and (found := _FAULT_FRAME.match(text)):
         return Frame(found[1], int(found[2]), found[3])
     if tool == "pystack" and (found := _PYSTACK_FRAME.match(text)):
