@@ -100,6 +100,11 @@ def tcp_store_class(c10d: ModuleType) -> TorchObject:
     return c10d.torch._C._distributed_c10d.TCPStore
 
 
+def gloo_class(c10d: ModuleType) -> TorchObject:
+    """Return the class of gloo's groups. A program may make one without a `ProcessGroup`."""
+    return c10d.torch._C._distributed_c10d.ProcessGroupGloo
+
+
 def file_store_class(c10d: ModuleType) -> TorchObject:
     """Return the class of stores in a file that ranks share."""
     return c10d.torch._C._distributed_c10d.FileStore

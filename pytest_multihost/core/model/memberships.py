@@ -23,6 +23,7 @@ from pytest_multihost.core.model.operation import (
 )
 
 _MEMBER = "member"
+_COMPLETE = "complete"
 _CREATION = "creation"
 _NUMBERED = frozenset({RUNTIME_SCOPE.kind, FLIGHT_SCOPE.kind, "new_group"})
 """Kinds of scopes whose groups may have numbers in place of ranks."""
@@ -38,6 +39,14 @@ def member_key(number: int, size: int, name: str) -> GroupKey:
         name: The name that its members have agreed on. Names sort by the time of the agreement.
     """
     return (number,), size, Scope(_MEMBER, name)
+
+
+def complete_key(size: int, name: str) -> GroupKey:
+    """Return the key by which a rank records that all members of a group have met.
+
+    By then each member that is a rank has declared its number under the name that all agreed on.
+    """
+    return (), size, Scope(_COMPLETE, name)
 
 
 def creation_scope(where: str) -> Scope:
@@ -62,12 +71,14 @@ class Memberships:
             numbers, and its name.
         coming: By the key of their operation, the ranks that wait until a group is complete.
         circles: Groups of children of one rank that wait for each other, by name and numbers.
+        apart: Names of complete groups in which one rank has met only processes that are not ranks.
     """
 
     members: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     ordinals: Mapping[tuple[Ranks, int, str], int] = field(default_factory=dict)
     coming: Mapping[GroupKey, Ranks] = field(default_factory=dict)
     circles: frozenset[tuple[str, Ranks]] = frozenset()
+    apart: frozenset[str] = frozenset()
 
     def operations(self, found: Operations) -> Operations:
         """Return the operations of a rank, with ranks in place of numbers."""
@@ -115,6 +126,8 @@ class Memberships:
             ranks = self.members[key[2].name]
             # No other rank can end a wait of children for each other: it is their rank's own.
             is_own = (key[2].name, found.group) in self.circles
+            # A failure there is its own, too. An open operation may still end through a rank.
+            is_own = is_own or (found.failed and key[2].name in self.apart)
             return replace(
                 found,
                 group=group,
@@ -159,7 +172,21 @@ def find_memberships(pages: Sequence[Operations]) -> Memberships:
                 if not is_one or own.setdefault(scope.name, numbers[0]) != numbers[0]:
                     contradictory.add(scope.name)
     known = {name: {} if name in contradictory else each for name, each in members.items()}
-    return Memberships(known, _ordinals(pages, known), _coming(pages), _circles(pages, known))
+    return Memberships(
+        known,
+        _ordinals(pages, known),
+        _coming(pages),
+        _circles(pages, known),
+        frozenset(_apart(pages, known)),
+    )
+
+
+def _apart(pages: Sequence[Operations], members: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
+    """Yield the names of complete groups that have only one rank as a member."""
+    for _, _, scope in {key for page in pages for key in page.entered}:
+        ranks = {*members.get(scope.name, {}).values()}
+        if scope.kind == _COMPLETE and len(ranks) == 1:
+            yield scope.name
 
 
 def _circles(

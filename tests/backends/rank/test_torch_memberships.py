@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -183,6 +185,76 @@ def test_a_child_process_is_not_taken_for_its_rank(world: World, shared_tmp_path
         assert child.exitcode == 0
 
 
+def join_gloo(number: int, size: int, path: Path) -> dist.ProcessGroupGloo:
+    """Make a group of gloo itself, as programs do for a pair."""
+    return dist.ProcessGroupGloo(dist.FileStore(str(path), size), number, size, LIMIT)
+
+
+def test_a_group_that_a_program_makes_of_gloo_has_the_ranks_as_members(
+    world: World, shared_tmp_path: Path
+) -> None:
+    """Its operations are counted, with their root and their peer."""
+    if world.rank:
+        group = join_gloo(2 - world.rank, 2, shared_tmp_path / "store")
+        group.allreduce([torch.ones(3)]).wait()
+        group.broadcast(torch.ones(3), 0).wait()
+        if world.rank == 2:
+            group.send([torch.ones(3)], 1, 0).wait()
+        else:
+            group.recv([torch.ones(3)], 0, 0).wait()
+    assert groups(recorded(world)) == {0: [], 1: [(1, 2)], 2: [(1, 2)]}
+    found = recorded(world, "broadcast")
+    assert [(each.root, each.sequence, each.has_members) for each in found[1]] == [(2, 2, True)]
+    assert [each.peer for each in recorded(world, "send")[2]] == [1]
+
+
+def test_what_fails_in_a_group_with_processes_that_are_no_ranks_is_the_ranks_own(
+    world: World, shared_tmp_path: Path
+) -> None:
+    """Whether the program makes the group of gloo itself or has torch do so."""
+    makers: list[Callable[[int, int, Path], Any]] = [join_gloo, join_world]
+    if world.rank == 1:
+        for index, join in enumerate(makers):
+            child = multiprocessing.get_context("fork").Process(
+                target=_stay_in, args=(join, shared_tmp_path / str(index))
+            )
+            child.start()
+            group = join(0, 2, shared_tmp_path / str(index))
+            child.kill()
+            child.join(30)
+            with pytest.raises(RuntimeError):
+                (group if join is join_gloo else dist.group.WORLD).allreduce([torch.ones(3)]).wait()
+    found = recorded(world)[1]
+    assert [(each.failed, each.is_of_one) for each in found] == [(True, True)] * 2
+
+
+def test_a_group_whose_members_meet_later_may_lack_a_rank(
+    monkeypatch: pytest.MonkeyPatch, world: World, shared_tmp_path: Path
+) -> None:
+    """Then nothing is recorded of a group that a program makes of gloo."""
+    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
+    if world.rank:
+        join_gloo(2 - world.rank, 2, shared_tmp_path / "store").allreduce([torch.ones(3)]).wait()
+    assert groups(recorded(world)) == {0: [], 1: [], 2: []}
+
+
+def test_a_store_of_another_kind_gets_no_key_for_a_group_of_gloo(
+    world: World, shared_tmp_path: Path
+) -> None:
+    """The group is made as before, and is not recorded."""
+    if world.rank:
+        store = CopyingStore(dist.FileStore(str(shared_tmp_path / "store"), 2))
+        group = dist.ProcessGroupGloo(store, 2 - world.rank, 2, LIMIT)
+        group.allreduce([torch.ones(3)]).wait()
+        assert not [each for each in store.keys if "pytest" in each]
+    assert groups(recorded(world)) == {0: [], 1: [], 2: []}
+
+
+def _stay_in(join: Callable[[int, int, Path], Any], path: Path) -> None:
+    _kept = join(1, 2, path)
+    time.sleep(LIMIT.total_seconds())
+
+
 def _be_member(path: Path) -> None:
     join_world(1, 2, path)
     meet()
@@ -190,6 +262,32 @@ def _be_member(path: Path) -> None:
 
 class OwnStore(dist.Store):
     """A store of a program's own."""
+
+
+class CopyingStore(OwnStore):
+    """A store that keeps the keys for which another one is asked."""
+
+    def __init__(self, behind: dist.Store) -> None:
+        """Ask another store."""
+        super().__init__()
+        self.behind, self.keys = behind, list[str]()
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key."""
+        self.keys.append(key)
+        self.behind.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key, once it is there."""
+        return self.behind.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta = LIMIT) -> None:
+        """Wait for keys."""
+        self.behind.wait(keys, timeout)
+
+    def add(self, key: str, number: int) -> int:
+        """Add to a key."""
+        return self.behind.add(key, number)
 
 
 def test_a_store_of_a_programs_own_is_left_alone() -> None:

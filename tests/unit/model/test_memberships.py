@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.history import CallSite, History
 from pytest_multihost.core.model.memberships import (
     Memberships,
+    complete_key,
     creation_scope,
     find_memberships,
     member_key,
@@ -163,6 +165,32 @@ def test_pages_without_such_groups_stay_the_same() -> None:
     """Nearly all worlds are of this kind."""
     plain = Operations(0, (operation(),), {((0, 1, 2), 0, RUNTIME_SCOPE): 1})
     assert find_memberships([plain]).operations(plain) is plain
+
+
+def complete(found: Operations, size: int = 2, name: str = EARLY) -> Operations:
+    """Return the page of a rank that has met all members of its group."""
+    return replace(found, entered={**found.entered, complete_key(size, name): 0})
+
+
+OVER = in_group(key(0, 1), ended_s=2.0, waited_s=None, failed=True)
+
+
+def test_what_fails_in_a_complete_group_with_one_rank_is_its_own() -> None:
+    """Its other member is no rank. Another rank may help that process to end a wait."""
+    failed, waits = resolved(complete(page(3, 0, OVER, in_group(key(0, 1), sequence=2))))[0].recent
+    assert (failed.group, failed.group_size, failed.is_of_one) == ((3,), None, True)
+    assert (waits.group, waits.group_size, waits.is_of_one) == ((3,), 2, False)
+
+
+def test_a_group_whose_other_member_may_be_a_rank_is_nobodys_own() -> None:
+    """It is not complete, another rank is in it, or who is in it is contradictory."""
+    for pages in (
+        [page(3, 0, OVER)],
+        [complete(page(3, 0, OVER), name=LATE), page(2, 0, name=LATE)],
+        [complete(page(3, 0, OVER)), page(2, 1)],
+        [complete(page(3, 0, OVER)), complete(page(2, 0, OVER))],
+    ):
+        assert not resolved(*pages)[0].recent[0].is_of_one
 
 
 def child(pid: int, number: int, group: GroupKey, *, thread: int = 0, rank: int = 0) -> Operations:

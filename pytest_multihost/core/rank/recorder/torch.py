@@ -55,6 +55,7 @@ from pytest_multihost.core.torch_private import (
     agree_in,
     default_store,
     file_store_class,
+    gloo_class,
     is_of_this_process,
     reducer_class,
     tcp_store_class,
@@ -106,6 +107,9 @@ _OBJECT_CALLS = (
 _MAX_KEYS = 120
 _MAX_STORES = 64
 """Of how many stores a rank notes that it uses them."""
+
+_TRUE = frozenset({"y", "yes", "1", "t", "true"})
+"""Values of an environment variable that torch takes for true."""
 
 _TCP_TIMEOUT = timedelta(minutes=5)
 
@@ -163,6 +167,8 @@ def install(recorder: Recorder) -> None:
         process_groups = ProcessGroupRecorder(recorder, groups, works)
         with contextlib.suppress(Exception):
             process_groups.wrap(module.ProcessGroup)
+        with contextlib.suppress(Exception):
+            process_groups.wrap_backend(gloo_class(module))
         creations = GroupCreationRecorder(recorder, groups, flight, calls)
         with contextlib.suppress(Exception):
             creations.wrap(module)
@@ -215,6 +221,10 @@ class GroupCreationRecorder:
         tcp_store = tcp_store_class(module)
         connected = self.calls.recorded(self._connect, tcp_store.__init__)
         tcp_store.__init__ = copy_identity(tcp_store.__init__, connected)
+        with contextlib.suppress(AttributeError):  # a torch without gloo
+            gloo = gloo_class(module)
+            joined = self.calls.recorded(self._join, gloo.__init__)
+            gloo.__init__ = copy_identity(gloo.__init__, joined)
         file_store = file_store_class(module)
         file_store.__init__ = copy_identity(
             file_store.__init__, self._using(file_store.__init__, is_used_after=True)
@@ -326,6 +336,7 @@ class GroupCreationRecorder:
         global_ranks_in_group: object,
         store: Argument,
         group_name: str = "",
+        backend: object = None,
         **_: object,
     ) -> Described | None:
         """Describe how a group is built whose members have numbers of their own.
@@ -338,10 +349,10 @@ class GroupCreationRecorder:
         has_ranks = recorder.is_numbered(group_rank, group_size)
         if global_ranks_in_group or group_size <= 0 or (is_default and has_ranks):
             return None
-        name = self.groups.new_name()
+        name, is_agreed = self.groups.new_name(), False
 
         def begin() -> int:
-            nonlocal name
+            nonlocal name, is_agreed
             record = NO_RECORD
             with contextlib.suppress(Exception):
                 if not is_default:  # the creation of a default group is recorded already
@@ -350,12 +361,35 @@ class GroupCreationRecorder:
                     record = recorder.begin_call(call, 0, 0, recorder.user_source(2))
             with contextlib.suppress(Exception), self.calls.nested():
                 name = agree_in(store, f"{_NAMES}{group_name}", name)
+                is_agreed = True
             self.groups.declare(group_rank, group_size, name)
             return record
 
         def made(result: Argument) -> None:
             self.groups.register_numbered(result[0], name)
+            if is_agreed and str(backend) == "gloo" and not _meets_later():
+                self.groups.complete(group_size, name)
             self._start_flight_recorder(result[0])
+
+        return begin, made
+
+    def _join(
+        self, group: ProcessGroup, store: Argument, rank: int, size: int, *_: object, **__: object
+    ) -> Described | None:
+        """Describe how a program makes a group of gloo itself, whose members have own numbers."""
+        if self.calls.are_nested or _meets_later():
+            return None
+        self.recorder.claim()
+        with self.calls.nested():
+            name = agree_in(store, f"{_NAMES}gloo", self.groups.new_name())
+
+        def begin() -> int:
+            self.groups.declare(rank, size, name)
+            return NO_RECORD
+
+        def made(_: object) -> None:
+            self.groups.register_numbered(group, name)
+            self.groups.complete(size, name)
 
         return begin, made
 
@@ -467,6 +501,11 @@ class GroupCreationRecorder:
             at=self._scope_of(store) if size is None else None,
         )
         return begin, lambda _: None
+
+
+def _meets_later() -> bool:
+    """Return whether the members of gloo's groups meet only when they need each other."""
+    return os.environ.get("TORCH_GLOO_LAZY_INIT", "0").lower() in _TRUE
 
 
 def _where_meets(init_method: str | None) -> str:

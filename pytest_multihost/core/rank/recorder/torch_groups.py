@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_multihost.core.model.event import now_ns
-from pytest_multihost.core.model.memberships import member_key
+from pytest_multihost.core.model.memberships import complete_key, member_key
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, GroupKey, OperationKind, Scope
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.core.slots import Call
@@ -162,6 +162,10 @@ class Groups:
     def declare(self, number: int, size: int, name: str) -> None:
         """Record this rank's number in a group."""
         self.recorder.page.group(*member_key(number, size, name))
+
+    def complete(self, size: int, name: str) -> None:
+        """Record that all members of a group have met, by the name on which they have agreed."""
+        self.recorder.page.group(*complete_key(size, name))
 
     def next_ordinal(self, members: Sequence[int], torch_world: str = "") -> int:
         """Count one more group with these members, and return its ordinal.

@@ -69,6 +69,16 @@ class ProcessGroupRecorder:
             recorded = wrapped[method](methods[method])
             setattr(process_group, method, copy_identity(methods[method], recorded))
 
+    def wrap_backend(self, backend: type) -> None:
+        """Wrap the inherited methods of a class of groups that programs make themselves.
+
+        A `ProcessGroup` calls its backends in C++, past these methods.
+        """
+        wrapped = dict.fromkeys(("send", "recv", "recv_anysource"), self._transfer)
+        for name, wrap in (wrapped | dict.fromkeys(BY_METHOD, self._collective)).items():
+            if original := getattr(backend, name, None):
+                setattr(backend, name, copy_identity(original, wrap(original)))
+
     def _collective(self, original: Function) -> Function:
         collective = BY_METHOD[original.__name__]
         root_at, sent = collective.root_argument, collective.sent_argument
