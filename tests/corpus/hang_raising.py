@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from expectation import hang
+from mishaps import FOREVER_S
 from torch.distributed.distributed_c10d import _get_default_store
 
 BY_RAISE = ("raise",)
@@ -322,3 +323,72 @@ def test_quotes_the_timeout_of_another_program(world, error: Exception) -> None:
     if world.rank == 2:
         raise error
     dist.barrier()
+
+
+MEMBER = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+group = dist.ProcessGroupGloo(store, 1, 2, timedelta(seconds=60))
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+BY_LOSS = ("raise", "proof")
+
+
+@hang(
+    "raised", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], by=BY_LOSS, where="allreduce"
+)
+def test_a_group_with_a_child_has_a_limit(world) -> None:
+    """Rank 1 has a process group with a process of its own, which does nothing for a second.
+
+    Source: a hunt for false verdicts; the truth was written before the first run.
+    """
+    meet()
+    if world.rank == 1:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        command = [sys.executable, "-c", MEMBER, str(store.port)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe):
+            group = dist.ProcessGroupGloo(store, 0, 2, timedelta(seconds=20))
+            group.allreduce([torch.ones(4)]).wait(timedelta(seconds=1))
+    meet()
+
+
+@hang(
+    "raised", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], by=BY_LOSS, where="allreduce"
+)
+def test_a_group_with_a_child_loses_the_child(world) -> None:
+    """Rank 1 has a process group with a process of its own, which ends without a word.
+
+    Source: a hunt for false verdicts; the truth was written before the first run.
+    """
+    meet()
+    if world.rank == 1:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        command = [sys.executable, "-c", MEMBER, str(store.port)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
+            group = dist.ProcessGroupGloo(store, 0, 2, timedelta(seconds=60))
+            child.stdout.readline()
+            child.kill()
+            child.wait()
+        group.allreduce([torch.ones(4)]).wait()
+    meet()
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], by=BY_LOSS, where="sleep")
+def test_a_group_with_another_rank_has_a_limit(world, shared_tmp_path) -> None:
+    """Ranks 1 and 2 have a process group of their own, and rank 2 sleeps.
+
+    Source: the innocent beside a group with a child: its error follows from another rank.
+    """
+    if world.rank:
+        store = dist.FileStore(str(shared_tmp_path / "store"), 2)
+        group = dist.ProcessGroupGloo(store, world.rank - 1, 2, timedelta(seconds=60))
+        if world.rank == 2:
+            time.sleep(FOREVER_S)
+        group.allreduce([torch.ones(4)]).wait(timedelta(seconds=1))
+    meet()

@@ -36,7 +36,14 @@ from pytest_multihost.core.model.event import (
     ReportMade,
     SerializedReport,
 )
-from pytest_multihost.core.model.operation import STORE_CLIENT, STORE_KIND, Operations
+from pytest_multihost.core.model.operation import (
+    PROGRAM_START,
+    RUNTIME_SCOPE,
+    STORE_CLIENT,
+    STORE_KIND,
+    Operation,
+    Operations,
+)
 from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject, phase_name
@@ -190,7 +197,9 @@ def judge(
         replace(each, outcome="collateral")
         if any(_lost_a_peer(each, dead, result) for dead in deaths)
         else replace(each, outcome="failed")
-        if _lost_no_rank(each, ranks, result) or _asked_nobody(each, ranks, result)
+        if _lost_no_rank(each, ranks, result)
+        or _asked_nobody(each, ranks, result)
+        or _met_no_rank(each, ranks, result)
         else each
         for each in ranks
     )
@@ -331,6 +340,40 @@ def _asked_nobody(finding: RankFinding, ranks: Sequence[RankFinding], result: Wo
         )
         for last in left[-1:]
     )
+
+
+def _met_no_rank(finding: RankFinding, ranks: Sequence[RankFinding], result: WorldResult) -> bool:
+    """Return whether a rank failed in a group whose other members are not ranks.
+
+    They may be processes of another rank, which are not recorded. So no other rank must have failed
+    before it, and every other one must run the plugin's code, which records its groups.
+    """
+    at_s = finding.at_s
+    if finding.outcome != "collateral" or at_s is None or result.spec.faults:
+        return False
+    known = result.operations_of(finding.facts.rank)
+    left = [each for each in known if each.failed and finding.is_from(each.error)]
+    others = [each for each in ranks if each is not finding]
+    recorded = {each.rank for each in result.operations}
+    return (
+        bool(left)
+        and all(map(_is_alone, left))
+        and all(each.facts.can_dump and each.facts.rank in recorded for each in others)
+        and not any(_has_failed(each, at_s + _DEATH_SEEN_LAST_S) for each in others)
+    )
+
+
+def _has_failed(finding: RankFinding, until_s: float) -> bool:
+    """Return whether a rank had failed before a time, for a reason of its own."""
+    is_own = finding.outcome != "collateral" and finding.at_s is not None
+    return is_own and (finding.at_s or 0.0) <= until_s
+
+
+def _is_alone(operation: Operation) -> bool:
+    """Return whether an operation of torch is in a group of its own rank only."""
+    # A program of jax may raise the error of another one, whose result it takes.
+    is_of_jax = operation.is_program or operation.name == PROGRAM_START
+    return operation.is_of_one and operation.scope == RUNTIME_SCOPE and not is_of_jax
 
 
 def _was_busy(other: Operations, at_s: float) -> bool:

@@ -423,6 +423,76 @@ def test_who_gives_up_at_a_store_of_its_own_has_waited_for_no_other_rank(
     assert finding.ranks[0].outcome == outcome
 
 
+def lost_in(group: tuple[int, ...], **changes: Any) -> Operation:  # noqa: ANN401
+    """Return an operation of rank 0 that the loss of a peer has ended after a second."""
+    found = Operation(name="all_reduce", kind="collective", group=group, sequence=1, since_s=0.5)
+    return replace(found, ended_s=1.0, failed=True, error="RuntimeError: peer is gone", **changes)
+
+
+def lost_with(*operations: Operation, other: str = "hangs", **changes: Any) -> Finding:  # noqa: ANN401
+    """Judge a world whose rank 0 loses a peer in operations; the other rank is in its test."""
+    given = {"operations": (Operations(0, operations), Operations(1)), **changes}
+    history = [*fate(0, FATES["loses"], 1.0), *left(0), *fate(1, FATES[other], 1.2)]
+    return judged(history, 2, "settled", **given)
+
+
+@pytest.mark.parametrize("other", ["hangs", "parks", "loses"])
+def test_who_fails_in_a_group_without_another_rank_fails_by_itself(other: str) -> None:
+    """Whether the others wait for it, have returned, or give up because it has failed."""
+    finding = lost_with(lost_in((0,)), other=other)
+    assert (finding.outcome, finding.headline) == ("failed", 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"group": (0, 1)},
+        {"group": (0,), "group_size": 2},
+        {"group": (0,), "scope": Scope("creation", "port 1"), "group_size": 2},
+        {"group": (0,), "scope": Scope("new_group")},
+        {"group": (0,), "name": "jit_step"},
+        {"group": (0,), "name": "a jitted function"},
+        {"group": (0,), "error": "RuntimeError: another"},
+        {"group": (0,), "failed": False},
+    ],
+    ids=[
+        *("with a rank", "with unknown members", "not complete", "being made"),
+        *("a program", "its start", "another error", "a success"),
+    ],
+)
+def test_who_may_have_lost_a_rank_is_collateral(changes: dict[str, Any]) -> None:
+    """An unknown member, or one that has not come yet, may be a rank.
+
+    A program on a rank's own devices raises the error of the one whose result it takes.
+    """
+    assert lost_with(replace(lost_in((0,)), **changes)).ranks[0].outcome == "collateral"
+
+
+def test_an_error_of_two_groups_is_of_the_one_with_another_rank() -> None:
+    """After a timeout all operations of a group fail with one text."""
+    finding = lost_with(lost_in((0,)), lost_in((0, 1)))
+    assert finding.ranks[0].outcome == "collateral"
+
+
+@pytest.mark.parametrize("other", ["fails", "crashes"])
+def test_a_process_of_a_rank_that_has_failed_may_be_the_lost_member(other: str) -> None:
+    """There are no records of it. The failure is seen a little later than its sockets closed."""
+    assert lost_with(lost_in((0,)), other=other).ranks[0].outcome == "collateral"
+
+
+def test_a_rank_without_records_may_be_the_lost_member() -> None:
+    """It runs another program, or its page is lost."""
+    alone = lost_in((0,))
+    history = [*fate(0, FATES["loses"], 1.0), *left(0), *fate(1, FATES["hangs"], 1.2)]
+    foreign = [each for each in history if each.rank == 0 or each.kind != "hello"]
+    pages = (Operations(0, (alone,)), Operations(1))
+    for found in (
+        judged(foreign, 2, "settled", operations=pages),
+        judged(history, 2, "settled", operations=pages[:1]),
+    ):
+        assert found.ranks[0].outcome == "collateral"
+
+
 @pytest.mark.parametrize(
     ("name", "parked_s", "users", "outcome"),
     [
