@@ -644,6 +644,7 @@ def test_the_flight_recorder_tells_of_a_backward_pass(started: Recorded) -> None
     """DDP's reducer waits in C++; the user's line is that of backward()."""
     model = nn.parallel.DistributedDataParallel(nn.Linear(3, 1))
     loss = model(one()).sum()
+    started.world.barrier()  # until both have left the broadcasts of the constructor
     if not started.world.is_primary:
         seen = started.await_unseen(0)
         assert {each.name for each in seen.open} == {"all_reduce"}
