@@ -16,11 +16,9 @@ from pytest_multihost.core.model.rank_names import Names
 from pytest_multihost.core.proof.descriptor_blockers import (
     SOCKETS,
     descriptor_blockers,
-    given_up,
     is_gpu,
     may_arrive,
     may_await_gpu,
-    may_be_given_up,
     moves_data,
 )
 from pytest_multihost.core.proof.runtime_threads import has_gloo_timeout, is_runtime_thread
@@ -127,8 +125,6 @@ def _own_traffic(interval: Interval, found: Descriptor) -> Iterator[str]:
         yield f"moves data on the {found.kind} socket to {peer}"
     elif last is not None and may_arrive(interval, found):
         yield f"has sent data to {peer} that may still arrive"
-    elif may_be_given_up(interval, found):
-        yield given_up(found)
 
 
 def process_name(process: Process, names: Names) -> str:

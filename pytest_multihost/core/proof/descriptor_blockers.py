@@ -50,11 +50,7 @@ def descriptor_blockers(
     Args:
         awaits_gpu: Whether the process may wait for a GPU; see `may_await_gpu`.
     """
-    if found.is_exempt:
-        return
-    if may_be_given_up(interval, found):
-        yield given_up(found)
-    if interval.is_severed(found):
+    if found.is_exempt or interval.is_severed(found):
         return
     if found.kind == "device":
         if awaits_gpu or not is_gpu(found):
@@ -65,7 +61,7 @@ def descriptor_blockers(
         yield from _socket_blockers(interval, found)
 
 
-def may_be_given_up(interval: Interval, found: Descriptor) -> bool:
+def _may_be_given_up(interval: Interval, found: Descriptor) -> bool:
     """Whether the kernel may end a TCP connection before the deadline, since the peer is silent.
 
     A peer that has answered the kernel's question for a sign of life (SO_KEEPALIVE of socket(7))
@@ -74,11 +70,6 @@ def may_be_given_up(interval: Interval, found: Descriptor) -> bool:
     if found.kind != "tcp" or found.ends_s is None or found.ends_s > interval.deadline_s:
         return False
     return interval.now.is_disturbed or not found.is_answered
-
-
-def given_up(found: Descriptor) -> str:
-    """Return the sentence on a connection that may be given up."""
-    return f"its kernel may give up the connection to {found.peer or 'an unknown peer'}"
 
 
 def may_await_gpu(interval: Interval) -> bool:
@@ -180,6 +171,8 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
     """
     if found is None:
         return "a descriptor that cannot be read"
+    if not is_runtimes and _may_be_given_up(interval, found):
+        return f"the kernel, which may give up the connection to {found.peer or 'an unknown peer'}"
     is_inside = found.where == "inside" and found.kind in _SHARED | {"listen", "udp", "uring"}
     if is_inside or found.kind == "epoll" or found.where == "nobody":
         return ""  # only the world's own threads can, which are judged themselves

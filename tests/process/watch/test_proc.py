@@ -360,28 +360,31 @@ hung_program("keepalive", CONNECTED + ASKS.format(7200) + "ready(); a.recv(1)")
 hung_program(
     "answered_keepalive", CONNECTED + ASKS.format(1) + "time.sleep(2.5); ready(); a.recv(1)"
 )
+DROPS = """
+import ctypes, struct
+drop = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+b.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HxxxxxxP", 1, ctypes.addressof(drop)))
+"""
 alive_program(
-    "early_keepalive",
+    "keepalive_to_come",
     "may give up the connection",
-    CONNECTED + ASKS.format(30) + "ready(); a.recv(1)",
+    CONNECTED + DROPS + ASKS.format(10) + "ready(); a.recv(1)",
 )
 alive_program(
     "unanswered_keepalive",
     "may give up the connection",
-    CONNECTED + "import struct, ctypes\n"
-    "drop = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))\n"
-    "b.setsockopt(socket.SOL_SOCKET, 26, struct.pack('HxxxxxxP', 1, ctypes.addressof(drop)))\n"
+    CONNECTED
+    + DROPS
     + ASKS.format(1)
     + "a.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 100)\n"
-    "time.sleep(2.5); ready(); a.recv(1)",
+    + "time.sleep(2.5); ready(); a.recv(1)",
 )
 alive_program(
     "user_timeout",
     "may give up the connection",
-    CONNECTED + "import struct, ctypes\n"
-    "drop = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))\n"
-    "b.setsockopt(socket.SOL_SOCKET, 26, struct.pack('HxxxxxxP', 1, ctypes.addressof(drop)))\n"
-    "a.setsockopt(socket.IPPROTO_TCP, 18, 50_000); a.send(b'x'); ready(); a.recv(1)",
+    CONNECTED
+    + DROPS
+    + "a.setsockopt(socket.IPPROTO_TCP, 18, 100_000); a.send(b'x'); ready(); a.recv(1)",
 )
 alive_program("accept", "connect", LISTENS)
 alive_program(

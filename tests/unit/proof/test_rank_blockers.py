@@ -234,45 +234,51 @@ def test_ranks_that_would_give_up_are_found_behind_children_and_orphans() -> Non
     assert list(Snapshot(kernel, handled).give_ups()) == []
 
 
+SILENT = "rank 0: main thread waits for the kernel, which may give up the connection to rank 1"
+
+
 def with_end(at_s: float, **changes: object) -> Process:
-    """Return rank 0 with a connection to rank 1 that its kernel may end from a time on."""
-    return with_socket(socket(where="inside", peer="rank 1", ends_s=at_s, **changes))
+    """Return rank 0, which reads from rank 1; the kernel may end the connection from a time on."""
+    found = socket(where="inside", peer="rank 1", ends_s=at_s, **changes)
+    return rank(0, main=thread(100, "recvfrom", fds=(3,)), descriptors={3: found})
+
+
+def blockers_in(process: Process, **changes: object) -> tuple[str, ...]:
+    """Return the blockers of a world that does not move."""
+    first, second = (
+        Snapshot(kernel_snapshot(process, at_s=at_s), **changes)  # type: ignore[arg-type]
+        for at_s in (100.0, 101.0)
+    )
+    return blockers(first, second, deadline_s=DEADLINE_S)
 
 
 def test_the_kernel_may_give_up_a_connection_with_a_silent_peer() -> None:
-    """It asks the peer for a sign of life, or ends what nobody acknowledges."""
-    why = "rank 0: its kernel may give up the connection to rank 1"
-    assert still(with_end(DEADLINE_S - 1)) == {0: (why,)}
-    assert still(with_end(DEADLINE_S + 1)) == {0: ()}
-
-
-def test_a_world_may_move_if_the_kernel_gives_up_a_connection() -> None:
-    """The rank gets an error then."""
-    first, second = (
-        Snapshot(kernel_snapshot(with_end(DEADLINE_S - 1), at_s=at_s)) for at_s in (100.0, 101.0)
-    )
-    why = "rank 0: its kernel may give up the connection to rank 1"
-    assert blockers(first, second, deadline_s=DEADLINE_S) == (why,)
+    """It asks the peer for a sign of life, or ends a connection with unacknowledged data."""
+    early, late = with_end(DEADLINE_S - 1), with_end(DEADLINE_S + 1)
+    assert still(early) == {0: (SILENT,)}
+    assert blockers_in(early) == (SILENT,)
+    assert still(late) == {0: ()}
+    assert blockers_in(late) == ()
 
 
 def test_a_peer_that_has_answered_will_do_so_again() -> None:
     """Unless a fault of the test disturbs the network."""
     process = with_end(DEADLINE_S - 1, is_answered=True)
-    assert still(process) == {0: ()}
-    first, second = (
-        Snapshot(kernel_snapshot(process, at_s=at_s), is_disturbed=True) for at_s in (100.0, 101.0)
-    )
-    assert rank_blockers(first, second, deadline_s=DEADLINE_S)[0]
+    assert blockers_in(process) == ()
+    assert blockers_in(process, is_disturbed=True) == (SILENT,)
 
 
 def test_a_connection_that_is_cut_off_may_be_given_up() -> None:
     """Else nothing that its peer sends arrives, so no data end a wait for it."""
     ends = (Endpoint("10.0.0.1", 1), Endpoint("10.0.0.2", 2))
     cut = frozenset({("10.0.0.2", "10.0.0.1"), ("10.0.0.1", "10.0.0.2")})
-    for at_s, count in ((DEADLINE_S - 1, 1), (DEADLINE_S + 1, 0)):
-        process = with_end(at_s, is_answered=True, endpoints=ends)
-        first, second = (
-            Snapshot(kernel_snapshot(process, at_s=each), severed=cut, is_disturbed=True)
-            for each in (100.0, 101.0)
-        )
-        assert len(blockers(first, second, deadline_s=DEADLINE_S)) == count
+    for at_s, expected in ((DEADLINE_S - 1, (SILENT,)), (DEADLINE_S + 1, ())):
+        process = with_end(at_s, endpoints=ends)
+        assert blockers_in(process, severed=cut, is_disturbed=True) == expected
+
+
+def test_the_end_of_a_connection_of_a_runtime_concerns_the_runtime() -> None:
+    """GRPC has a limit of 20 s for each of its connections."""
+    found = socket(where="inside", peer="rank 1", ends_s=0.0)
+    own = thread(8, "epoll_wait", fds=(3,), ends_s=110.0, code=GLOO)
+    assert blockers_in(rank(0, own, descriptors={3: found})) == ()
