@@ -96,6 +96,7 @@ class Descriptor:
         peer: The other end, for the reader: an address, a rank, a program.
         queues: Bytes in a socket's receive and send queues.
         is_resent: Whether TCP resends lost data of the connection, which may yet arrive.
+        is_in_flight: Whether it has sent data that TCP has neither got acknowledged nor resent.
         bytes_moved: Bytes that it has sent and received so far, if the kernel reports that.
         ends_s: When a timer ends, on the monotonic clock; NEVER when it is not set. For a TCP
             connection, the earliest time at which the kernel may end it because the peer is silent.
@@ -115,6 +116,7 @@ class Descriptor:
     peer: str = ""
     queues: tuple[int, int] = (0, 0)
     is_resent: bool = False
+    is_in_flight: bool = False
     bytes_moved: int = 0
     ends_s: float | None = NEVER
     is_answered: bool = False

@@ -120,10 +120,12 @@ def may_arrive(interval: Interval, found: Descriptor) -> bool:
     """Whether data that a socket has sent, and that its peer has not got, may still reach it.
 
     TCP retransmits lost data after any time up to two minutes (tcp(7), RTO), so unchanged queues
-    prove nothing while frames can reach the peer.
+    prove nothing while frames can reach the peer. Data that are not lost are acknowledged at once.
     """
+    last = interval.was.descriptors.get(found.fd)
+    is_lost = found.is_in_flight and last is not None and last.is_in_flight
     is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
-    may_arrive = found.is_resent or (interval.now.is_disturbed and is_unacknowledged)
+    may_arrive = found.is_resent or is_lost or (interval.now.is_disturbed and is_unacknowledged)
     return may_arrive and found.hosts not in interval.now.severed
 
 

@@ -282,3 +282,15 @@ def test_the_end_of_a_connection_of_a_runtime_concerns_the_runtime() -> None:
     found = socket(where="inside", peer="rank 1", ends_s=0.0)
     own = thread(8, "epoll_wait", fds=(3,), ends_s=110.0, code=GLOO)
     assert blockers_in(rank(0, own, descriptors={3: found})) == ()
+
+
+def test_data_that_stay_unacknowledged_are_lost_and_may_still_arrive() -> None:
+    """The kernel sends them again, perhaps only after seconds."""
+    given = {"where": "inside", "peer": "rank 1", "queues": (0, 9)}
+    flying = with_socket(socket(is_in_flight=True, **given))
+    rests = with_socket(socket(**given))
+    assert found_in([flying], [flying]) == {
+        0: ("rank 0: has sent data to rank 1 that may still arrive",)
+    }
+    assert found_in([rests], [flying]) == {0: ()}
+    assert found_in([flying], [rests]) == {0: ()}

@@ -184,6 +184,7 @@ class Tables:
             peer=peer,
             queues=tcp.queues,
             is_resent=0 < tcp.retransmits < _DEAD_LINK and tcp.is_in_flight(other),
+            is_in_flight=not tcp.retransmits and tcp.is_in_flight(other),
             bytes_moved=tcp.bytes_moved,
             ends_s=self._end_of_silence_s(pid, fd, tcp),
             is_answered=tcp.is_answered,
