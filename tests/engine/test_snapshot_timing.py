@@ -15,6 +15,7 @@ from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.watch import Ground, Observations, Watchdog
 from pytest_multihost.testing import (
+    PLAIN,
     Event,
     KernelSnapshot,
     LaunchError,
@@ -175,6 +176,7 @@ class _SlowObserver:
 
     size = 1
     spec = None
+    rank_names = PLAIN
 
     def __init__(self, seconds: float, share: float = 1.0) -> None:
         self.seconds = seconds
