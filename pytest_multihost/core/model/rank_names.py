@@ -69,14 +69,14 @@ def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def spans(ranks: Iterable[int]) -> list[list[int]]:
-    """Return ascending ranks as spans of first and last rank."""
+def spans(numbers: Iterable[int]) -> list[list[int]]:
+    """Return ascending numbers, such as ranks, as spans of first and last number."""
     found: list[list[int]] = []
-    for rank in ranks:
-        if found and found[-1][1] == rank - 1:
-            found[-1][1] = rank
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
         else:
-            found.append([rank, rank])
+            found.append([number, number])
     return found
 
 

@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 # By name: a test may replace it in its module, and the rank must still end.
@@ -71,6 +71,7 @@ from pytest_multihost.core.model.messages import (
     WorldEnded,
     WorldForked,
 )
+from pytest_multihost.core.model.rank_names import spans
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec, port_count
 from pytest_multihost.core.procfs import descendants_of
 from pytest_multihost.core.slots.rank_log import RankLogs
@@ -343,7 +344,7 @@ def _fork_ranks(
     ]
     _prepare_forks(server, len(specs))
     parent = os.getpid()
-    runs = _runs_of(each.fileno() for each in streams)
+    numbers = spans(sorted(each.fileno() for each in streams))
     pids: list[int] = []
     server.ranks.begin()
     guard = MemoryGuard()
@@ -351,7 +352,7 @@ def _fork_ranks(
         for spec, stream in zip(specs, streams, strict=True):
             guard.check()
             if (pid := os.fork()) == 0:
-                _become_rank(server, spec, stream, parent=parent, streams=runs)
+                _become_rank(server, spec, stream, parent=parent, streams=numbers)
             pids.append(pid)
     finally:
         for rank, pid in zip(request.ranks, pids, strict=False):
@@ -368,29 +369,18 @@ def _prepare_forks(server: _Server, count: int) -> None:
         use_huge_pages()
 
 
-def _runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the runs of consecutive numbers, each with its first number and the one after it."""
-    runs: list[tuple[int, int]] = []
-    for each in sorted(numbers):
-        if runs and runs[-1][1] == each:
-            runs[-1] = runs[-1][0], each + 1
-        else:
-            runs.append((each, each + 1))
-    return runs
-
-
 def _become_rank(
     server: _Server,
     spec: RankSpec,
     stream: socket.socket,
     *,
     parent: int,
-    streams: Sequence[tuple[int, int]],
+    streams: Sequence[Sequence[int]],
 ) -> NoReturn:
     """Become a rank: move onto its host, close all foreign descriptors, and run.
 
     Args:
-        streams: The descriptors of all ranks' streams, as `_runs_of` returns them.
+        streams: The descriptors of all ranks' streams, as spans of first and last number.
     """
     try:
         os.setsid()  # so that one signal to its process group reaches its children
@@ -401,9 +391,9 @@ def _become_rank(
         for descriptor in _descriptors(server):
             os.close(descriptor)
         own = stream.fileno()
-        for first, end in streams:  # a thousand calls of close(2) would take 1 ms in each rank
-            os.closerange(first, min(end, own))
-            os.closerange(max(first, own + 1), end)
+        for first, last in streams:  # a thousand calls of close(2) would take 1 ms in each rank
+            os.closerange(first, min(last + 1, own))
+            os.closerange(max(first, own + 1), last + 1)
         restore_descriptor_limit()  # now that it has none of those of the other ranks
         server.run_rank(spec, Channel(stream))
     except BaseException:  # noqa: BLE001 - nothing may propagate into the server's stack
