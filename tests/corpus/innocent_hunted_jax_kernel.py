@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from expectation import innocent
-from mishaps import _drop_all
+from mishaps import drop_all
 
 HOST = "127.0.0.1"
 LONG_S = 4
@@ -65,7 +65,7 @@ def test_a_dead_peer_is_noticed_by_probes(world, shared_tmp_path) -> None:
     """Rank 0 reads until its kernel's probes get no answer; what arrives at rank 1 is dropped."""
     connection = pair(world, shared_tmp_path / "port")
     if world.rank == 1:
-        _drop_all(connection)
+        drop_all(connection)
     world.barrier("dropped")
     if world.is_primary:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -82,7 +82,7 @@ def test_data_that_are_not_acknowledged_end_a_connection(world, shared_tmp_path)
     """Rank 0 has sent a request, and reads; its kernel gives the connection up after 4 s."""
     connection = pair(world, shared_tmp_path / "port")
     if world.rank == 1:
-        _drop_all(connection)
+        drop_all(connection)
     world.barrier("dropped")
     if world.is_primary:
         connection.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, LONG_S * 1000)

@@ -45,12 +45,12 @@ def cut_off() -> int:
     for number in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
             if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getpeername():
-                _drop_all(copy)
+                drop_all(copy)
                 found += 1
     return found
 
 
-def _drop_all(connection: socket.socket) -> None:
+def drop_all(connection: socket.socket) -> None:
     """Drop what arrives: by a filter that accepts nothing, or for want of a signature.
 
     From Linux 6.18 on a filter takes CAP_NET_ADMIN, which a container has not. To ask for segments

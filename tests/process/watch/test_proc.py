@@ -47,6 +47,7 @@ from pytest_multihost.testing import Endpoint, KernelSnapshot, Operation, Operat
 
 DEADLINE_S = 60.0
 LOOKS = 20
+CORPUS = Path(__file__).parents[2] / "corpus"
 
 PRELUDE = """
 import os, socket, subprocess, sys, threading, time
@@ -360,10 +361,10 @@ hung_program("keepalive", CONNECTED + ASKS.format(7200) + "ready(); a.recv(1)")
 hung_program(
     "answered_keepalive", CONNECTED + ASKS.format(1) + "time.sleep(2.5); ready(); a.recv(1)"
 )
-DROPS = """
-import ctypes, struct
-drop = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
-b.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HxxxxxxP", 1, ctypes.addressof(drop)))
+DROPS = f"""
+sys.path.append({str(CORPUS)!r})
+from mishaps import drop_all
+drop_all(b)
 """
 alive_program(
     "keepalive_to_come",
@@ -384,7 +385,8 @@ alive_program(
     "may give up the connection",
     CONNECTED
     + DROPS
-    + "a.setsockopt(socket.IPPROTO_TCP, 18, 100_000); a.send(b'x'); ready(); a.recv(1)",
+    + "a.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 100_000)\n"
+    + "a.send(b'x'); ready(); a.recv(1)",
 )
 alive_program("accept", "connect", LISTENS)
 alive_program(
