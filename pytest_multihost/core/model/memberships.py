@@ -126,7 +126,8 @@ class Memberships:
             ranks = self.members[key[2].name]
             # No other rank can end a wait of children for each other: it is their rank's own.
             is_own = (key[2].name, found.group) in self.circles
-            # A failure there is its own, too. An open operation may still end through a rank.
+            # A failed operation in a group without another rank is its own rank's, too; an open
+            # operation may still end through a rank.
             is_own = is_own or (found.failed and key[2].name in self.apart)
             return replace(
                 found,

@@ -52,8 +52,6 @@ _ANSWER_MS = 1000
 """An acknowledgement that comes so long after all data answers a question for a sign of life. Data
 are acknowledged after 200 ms at the latest (TCP_DELACK_MAX of net/tcp.h)."""
 
-_USER_TIMEOUT = 18  # TCP_USER_TIMEOUT of linux/tcp.h; socket has it since Python 3.6, if libc does
-
 
 Table = socket.socket
 """A netlink socket of the kind NETLINK_SOCK_DIAG: it reads the tables of the network namespace in
@@ -239,7 +237,7 @@ def has_user_timeout(pid: int, fd: int) -> bool:
     """
     try:
         with borrowed(pid, fd) as found:
-            return found.getsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT) > 0
+            return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) > 0
     except OSError:
         return False
 
