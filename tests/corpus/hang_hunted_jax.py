@@ -19,42 +19,20 @@ import threading
 import time
 import urllib.request
 from multiprocessing.managers import BaseManager
-from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
 import zmq
+from arrays import service, spread, train
 from expectation import hang
-from jax._src.distributed import global_state
 from jax.experimental import io_callback, multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from mishaps import FOREVER_S, signalled_by_a_child
+from mishaps import FOREVER_S, report_much, signalled_by_a_child
+from programs import HOST
 
 LONG_MS = 600_000
 OFD_SETLKW = 38
-HOST = "127.0.0.1"
-
-
-def service() -> Any:  # noqa: ANN401 - jax's own type is private
-    """Return the client of the coordination service."""
-    return global_state.client
-
-
-def spread(value: float, kind: type = np.float32) -> jax.Array:
-    """Return an array with one element on each device of the world."""
-    mesh = Mesh(np.array(jax.devices()), ("x",))
-    over = NamedSharding(mesh, PartitionSpec("x"))
-    size = len(jax.devices())
-    return jax.make_array_from_callback((size,), over, lambda _: np.full(1, value, kind))
-
-
-def train(count: int) -> None:
-    """Take steps that need all processes, and wait for each."""
-    step = jax.jit(lambda x: x - 0.1 * x.mean())
-    for _ in range(count):
-        jax.block_until_ready(step(spread(1.0)))
 
 
 @hang(
@@ -230,11 +208,6 @@ def test_a_callback_waits_for_a_key_of_the_next_step(world) -> None:
     jax.block_until_ready(step(spread(1.0)))
     if world.rank == 1:
         service().key_value_set("rate/1", "0.1")
-
-
-def report_much(results: Any) -> None:  # noqa: ANN401 - a queue of a context
-    """Put more than a pipe holds."""
-    results.put(b"x" * 1_000_000)
 
 
 @hang(

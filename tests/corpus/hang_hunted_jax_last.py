@@ -15,8 +15,8 @@ import numpy as np
 import zmq
 from expectation import hang
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from programs import HOST
 
-HOST = "127.0.0.1"
 OVER = PartitionSpec("x")
 
 

@@ -18,36 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from arrays import OVER, mesh, spread, train
 from expectation import hang
 from jax._src.distributed import global_state
 from jax.experimental import io_callback, multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import FOREVER_S
 from programs import http_server, post
 
 LONG_MS = 600_000
 KEPT: list[Any] = []
-OVER = PartitionSpec("x")
-
-
-def mesh() -> Mesh:
-    """Return a mesh of all devices."""
-    return Mesh(np.array(jax.devices()), ("x",))
-
-
-def spread(value: float, kind: type = np.float32) -> jax.Array:
-    """Return an array with one element on each device of the world."""
-    size = len(jax.devices())
-    return jax.make_array_from_callback(
-        (size,), NamedSharding(mesh(), OVER), lambda _: np.full(1, value, kind)
-    )
-
-
-def train(count: int) -> None:
-    """Take steps that need all processes, and wait for each."""
-    step = jax.jit(lambda x: x - 0.1 * x.mean())
-    for _ in range(count):
-        jax.block_until_ready(step(spread(1.0)))
 
 
 def solve(own_turns: int) -> None:

@@ -6,14 +6,13 @@ Source: a hunt for false verdicts; the truth was written before the first run.
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from expectation import hang
-from mishaps import FOREVER_S
+from mishaps import FOREVER_S, idle_threads
 
 BY_RAISE = ("raise", "proof")
 MANY = 150
@@ -23,12 +22,6 @@ MANY = 150
 def meet(group: object = None) -> None:
     """Let all members of a group meet."""
     dist.all_reduce(torch.ones(4), group=group)
-
-
-def idle_threads(count: int) -> None:
-    """Start threads that wait for nothing, as a large pool does."""
-    for _ in range(count):
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
 @hang("raised", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], by=BY_RAISE, where="wait(")

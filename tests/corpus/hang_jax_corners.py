@@ -13,14 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from arrays import service, spread
 from expectation import hang
-from jax._src.distributed import global_state
 from jax.experimental import io_callback, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import FOREVER_S
@@ -34,14 +33,6 @@ OVER = PartitionSpec("x")
 def train_step(weights: jax.Array, batch: jax.Array) -> jax.Array:
     """Return new weights; the mean over the batch needs all processes."""
     return weights - 0.1 * jnp.mean(batch)
-
-
-def spread(value: float) -> jax.Array:
-    """Return an array with one element on each device of the world."""
-    mesh = Mesh(np.array(jax.devices()), ("x",))
-    over = NamedSharding(mesh, PartitionSpec("x"))
-    size = len(jax.devices())
-    return jax.make_array_from_callback((size,), over, lambda _: np.full(1, value, np.float32))
 
 
 def train(count: int) -> None:
@@ -111,11 +102,6 @@ def test_the_last_process_saves_alone_before_a_sync(world) -> None:
     if world.rank == 3:
         time.sleep(FOREVER_S)
     multihost_utils.sync_global_devices("saved")
-
-
-def service() -> Any:  # noqa: ANN401 - jax's own type is private
-    """Return the client of the coordination service."""
-    return global_state.client
 
 
 def gather() -> None:

@@ -15,6 +15,7 @@ import time
 
 import torch.distributed as dist
 from expectation import hang
+from mishaps import libc
 
 OFD_SETLKW = 38
 LOCK = multiprocessing.Lock()
@@ -27,11 +28,6 @@ MUTEX = mmap.mmap(-1, mmap.PAGESIZE)
 PSHARED = 1
 
 EITHER = "nothing shows which rank is to release it"
-
-
-def libc() -> ctypes.CDLL:
-    """Return the C library."""
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def whole_file(kind: int) -> bytes:

@@ -13,25 +13,20 @@ import signal
 import struct
 import threading
 import time
-from typing import Any
 
 import jax
 import numpy as np
 import zmq
+from arrays import service
 from expectation import innocent
-from jax._src.distributed import global_state
 from jax.experimental import io_callback, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from mishaps import report_much
+from programs import HOST
 
 LONG_S = 4.0
 LONG_MS = 600_000
 OFD_SETLKW = 38
-HOST = "127.0.0.1"
-
-
-def service() -> Any:  # noqa: ANN401 - jax's own type is private
-    """Return the client of the coordination service."""
-    return global_state.client
 
 
 def rows(count: int) -> jax.Array:
@@ -113,11 +108,6 @@ def test_the_others_ask_which_devices_live_for_a_while(world) -> None:
         if world.rank == 1:
             time.sleep(LONG_S)
     train(1)
-
-
-def report_much(results: Any) -> None:  # noqa: ANN401 - a queue of a context
-    """Put more than a pipe holds."""
-    results.put(b"x" * 1_000_000)
 
 
 @innocent(ranks=3, backend="none")

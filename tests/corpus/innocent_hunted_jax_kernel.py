@@ -21,17 +21,12 @@ from pathlib import Path
 
 import pytest
 from expectation import innocent
-from mishaps import drop_all
+from mishaps import drop_all, libc
+from programs import HOST
 
-HOST = "127.0.0.1"
 LONG_S = 4
 TCP_USER_TIMEOUT, TCP_DEFER_ACCEPT = 18, 9
 IPC_PRIVATE, IPC_CREAT, SEM_UNDO, SETVAL = 0, 0o1000, 0x1000, 16
-
-
-def libc() -> ctypes.CDLL:
-    """Return the C library."""
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def pair(world, place: Path) -> socket.socket:

@@ -17,8 +17,8 @@ import numpy as np
 import zmq
 from expectation import innocent
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from programs import HOST
 
-HOST = "127.0.0.1"
 LONG_S = 4.0
 OVER = PartitionSpec("x")
 

@@ -16,26 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from arrays import OVER, mesh, spread
 from expectation import innocent
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from programs import http_server, post
 
 LONG_S = 4.0
-OVER = PartitionSpec("x")
-
-
-def mesh() -> Mesh:
-    """Return a mesh of all devices."""
-    return Mesh(np.array(jax.devices()), ("x",))
-
-
-def spread(value: float, kind: type = np.float32) -> jax.Array:
-    """Return an array with one element on each device of the world."""
-    size = len(jax.devices())
-    return jax.make_array_from_callback(
-        (size,), NamedSharding(mesh(), OVER), lambda _: np.full(1, value, kind)
-    )
 
 
 @innocent(ranks=3, backend="jax")

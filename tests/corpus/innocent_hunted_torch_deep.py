@@ -16,6 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 from expectation import innocent
+from mishaps import idle_threads
 
 SLOW_S = 4.0
 MANY = 150
@@ -25,12 +26,6 @@ MANY = 150
 def meet(group: object = None) -> None:
     """Let all members of a group meet."""
     dist.all_reduce(torch.ones(4), group=group)
-
-
-def idle_threads(count: int) -> None:
-    """Start threads that wait for nothing, as a large pool does."""
-    for _ in range(count):
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
 @innocent(ranks=3, backend="gloo")

@@ -11,9 +11,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _SO_ATTACH_FILTER = 26
 _RETURN_CONSTANT = 0x06
@@ -28,6 +30,22 @@ FOREVER_S = 600
 def signalled_by_a_child(name: str, after_s: float = 0.0) -> subprocess.Popen[bytes]:
     """Let a child process send this one a signal: somebody else does it."""
     return subprocess.Popen(["sh", "-c", f"sleep {after_s}; kill -{name} {os.getpid()}"])
+
+
+def idle_threads(count: int) -> None:
+    """Start threads that wait for nothing, as a large pool does."""
+    for _ in range(count):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+def libc() -> ctypes.CDLL:
+    """Return the C library."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def report_much(results: Any) -> None:  # noqa: ANN401 - a queue of a context
+    """Put more than a pipe holds."""
+    results.put(b"x" * 1_000_000)
 
 
 def python_child(program: str) -> subprocess.Popen[str]:
